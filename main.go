@@ -12,4 +12,4 @@ import (
 // that thread would have to be passed on to another.
 func init() { goruntime.LockOSThread() } //nolint:gochecknoinits // later, the main goroutine may be on another thread
 
-func main() { os.Exit(cli.Main(os.Args[0], os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+func main() { os.Exit(cli.Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }

@@ -26,6 +26,7 @@ import (
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/selfreport"
 	"istio-pod-network-controller/internal/serving"
 	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/runtime/nri"
@@ -86,7 +87,7 @@ type agent struct {
 	early      []hook        // the early hooks that are switched on
 	cniState   cniState
 	inspect    atomic.Pointer[agentstatus.Inspect] // where the agent answers `inspect`; nil: nowhere
-	selfReport *agentstatus.Report                 // nil: the agent does not know its pod
+	selfReport *selfreport.Report                  // nil: the agent does not know its pod
 	ports      serving.Ports
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/agentstatus"
+	"istio-pod-network-controller/internal/selfreport"
 )
 
 // Bounds of what the agent writes about itself: the annotations of a pod may have 256 KiB in all.
@@ -32,20 +33,20 @@ type selfStatus struct {
 }
 
 // newSelfReport returns what writes the status on the agent's own pod. The status has the newest failure that w meets.
-func newSelfReport(mgr manager.Manager, own types.NamespacedName, r prometheus.Registerer, s selfStatus, w *controllers.Writer) (*agentstatus.Report, error) {
+func newSelfReport(mgr manager.Manager, own types.NamespacedName, r prometheus.Registerer, s selfStatus, w *controllers.Writer) (*selfreport.Report, error) {
 	writes := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: controllers.MetricPrefix + "own_status_writes_total", Help: "Requests by which the agent wrote its status on its own pod.",
 	})
 	if err := r.Register(writes); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	write, err := agentstatus.NewWrite(mgr, own)
+	write, err := selfreport.NewWrite(mgr, own)
 	if err != nil {
 		return nil, err
 	}
 	var newest atomic.Pointer[agentstatus.Error]
 	w.Failed = func(r controllers.Report) { newest.Store(failureNow(r)) }
-	return &agentstatus.Report{
+	return &selfreport.Report{
 		Look: func(ctx context.Context) agentstatus.Status { return s.look(ctx, newest.Load()) },
 		Write: func(ctx context.Context, s agentstatus.Status) error {
 			writes.Inc()

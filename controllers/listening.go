@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // Listeners reads the listening TCP sockets of a pod.
@@ -60,9 +61,6 @@ func listening(ctx context.Context, from Listeners, v visit, found Findings) (no
 	return found, "inbound ports that are captured now: " + list
 }
 
-// NobodyListens begins the words about a proxy that does not listen. The ports follow.
-const NobodyListens = "nobody listens on "
-
 // proxyPatience is how long after its start a pod's proxy may not listen yet, and the time between two looks at a proxy that listens.
 const proxyPatience = time.Minute
 
@@ -85,7 +83,7 @@ func unheard(ctx context.Context, from Listeners, v visit, found Findings) Findi
 	}
 	found.Unheard, found.unheardAt = "", now
 	if len(ports) > 0 {
-		found.Unheard = NobodyListens + strings.ReplaceAll(listed(ports), ",", " and ") + ": connections are refused"
+		found.Unheard = podreport.NobodyListens + strings.ReplaceAll(listed(ports), ",", " and ") + ": connections are refused"
 	}
 	return found
 }

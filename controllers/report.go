@@ -11,53 +11,39 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 )
 
-// What the agent writes on a pod.
+// What the agent writes on a pod, in the words that commands read, too: they link podreport and no core.
 const (
-	KeyStatus  = "pod-network-controller.istio.io/status"
-	KeyDetails = "pod-network-controller.istio.io/details"
-	// Condition is True when the pod's network namespace holds what the pod asks for. It can be used as a readiness gate.
-	Condition corev1.PodConditionType = "pod-network-controller.istio.io/initialized"
+	KeyStatus  = podreport.KeyStatus
+	KeyDetails = podreport.KeyDetails
+	Condition  = podreport.Condition
+
+	StatusInitialized = podreport.StatusInitialized
+	StatusFailed      = podreport.StatusFailed
+	StatusRemoved     = podreport.StatusRemoved
+
+	ReasonInitialized        = podreport.ReasonInitialized
+	ReasonRemoved            = podreport.ReasonRemoved
+	ReasonNotRequired        = podreport.ReasonNotRequired
+	ReasonSandboxNotReady    = podreport.ReasonSandboxNotReady
+	ReasonInvalidAnnotation  = podreport.ReasonInvalidAnnotation
+	ReasonRedirectFailed     = podreport.ReasonRedirectFailed
+	ReasonContended          = podreport.ReasonContended
+	ReasonRulesContended     = podreport.ReasonRulesContended
+	ReasonPreempted          = podreport.ReasonPreempted
+	ReasonRulesPreempted     = podreport.ReasonRulesPreempted
+	ReasonRulesRepaired      = podreport.ReasonRulesRepaired
+	ReasonListening          = podreport.ReasonListening
+	ReasonNote               = podreport.ReasonNote
+	ReasonProxyNotReady      = podreport.ReasonProxyNotReady
+	ReasonProxyRefused       = podreport.ReasonProxyRefused
+	ReasonProgrammedByOthers = podreport.ReasonProgrammedByOthers
 )
 
 // Status is the value of the annotation KeyStatus.
-type Status string
-
-// The values.
-const (
-	StatusInitialized Status = "initialized"
-	StatusFailed      Status = "failed"
-	StatusRemoved     Status = "removed"
-)
-
-// Reasons of the condition. Reasons that the pod's owner can act upon are reasons of events, too.
-const (
-	ReasonInitialized       = "Initialized"
-	ReasonRemoved           = "Removed"
-	ReasonNotRequired       = "NotRequired"
-	ReasonSandboxNotReady   = "SandboxNotReady"
-	ReasonInvalidAnnotation = "InvalidAnnotation"
-	ReasonRedirectFailed    = "RedirectFailed"
-	// ReasonContended means that somebody keeps changing the rules; the event's reason is ReasonRulesContended.
-	ReasonContended      = "Contended"
-	ReasonRulesContended = "RulesContended"
-	// ReasonPreempted means that rules of others decide about packets before ours; the event's reason is ReasonRulesPreempted.
-	ReasonPreempted      = "Preempted"
-	ReasonRulesPreempted = "RulesPreempted"
-	// ReasonRulesRepaired is the reason of the event for each repair of rules that somebody else had changed.
-	ReasonRulesRepaired = "RulesRepaired"
-	// ReasonListening is the reason of the event for a change of the ports that are captured because somebody listens.
-	ReasonListening = "ListeningPorts"
-	// ReasonNote is the reason of the events for a Report's Notes.
-	ReasonNote = "SettingWithoutEffect"
-	// ReasonProxyNotReady means that the rules are in force, and the proxy that the agent runs does not answer.
-	ReasonProxyNotReady = "ProxyNotReady"
-	// ReasonProxyRefused means that the agent runs no proxy for the pod although the pod has chosen a profile.
-	ReasonProxyRefused = "ProxyRefused"
-	// ReasonProgrammedByOthers means that another project already redirects the pod's traffic.
-	ReasonProgrammedByOthers = "ProgrammedByOthers"
-)
+type Status = podreport.Status
 
 // maxMessage bounds a message: the API server refuses events whose note is longer than 1024 bytes.
 const maxMessage = 1000

@@ -15,10 +15,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"istio-pod-network-controller/internal/podreport"
 )
 
-// KeyStartupTaint is the default key of the taint that nodes may register with. Its effect may be any; pods that do not tolerate it stay away.
-const KeyStartupTaint = "pod-network-controller.istio.io/not-ready"
+// KeyStartupTaint is podreport's.
+const KeyStartupTaint = podreport.KeyStartupTaint
 
 // readyPause is the time between two checks whether the agent is ready. They ask parts of this node only.
 const readyPause = time.Second

@@ -28,7 +28,7 @@ find_version() {
   if [[ -z $tag ]]; then
     version=$chart-dev+${commit:0:12}
   elif [[ $tag != "v$chart" ]]; then
-    fail "the commit is tagged $tag, and the chart's version is $chart: change chart/$name/Chart.yaml and agent/cli/release.go, or the tag"
+    fail "the commit is tagged $tag, and the chart's version is $chart: change chart/$name/Chart.yaml and internal/cmdline/release.go, or the tag"
   else
     version=$chart
   fi

@@ -7,20 +7,23 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"istio-pod-network-controller/internal/cmdline"
 )
 
 // A mistyped command must not look as if it had been done.
 func TestAMistypedCommandIsAnError(t *testing.T) {
 	for line, want := range map[string]string{
-		"cnii uninstall":   `unknown command "cnii" for "istio-pod-network-controller": did you mean cni?`,
-		"rules aply":       `unknown command "aply" for "istio-pod-network-controller rules": did you mean apply?`,
-		"cni unistall":     "uninstall?",
-		"something":        "see istio-pod-network-controller --help",
-		"version more":     "more",
-		"run now":          "now",
-		"rules show extra": `"extra": istio-pod-network-controller rules show takes no arguments`,
+		"cnii uninstall":                         `unknown command "cnii" for "istio-pod-network-controller": did you mean cni?`,
+		"rules aply":                             `unknown command "aply" for "istio-pod-network-controller rules": did you mean apply?`,
+		"cni unistall":                           "uninstall?",
+		"something":                              "see istio-pod-network-controller --help",
+		"version more":                           "more",
+		"run now":                                "now",
+		"connectivity stand-in prove --target x": "--target",
+		"rules show extra":                       `"extra": istio-pod-network-controller rules show takes no arguments`,
 	} {
-		if code, _, errOut := call(t, "", strings.Fields(line)...); code != exitError || !strings.Contains(errOut, want) {
+		if code, _, errOut := call(t, "", strings.Fields(line)...); code != cmdline.ExitError || !strings.Contains(errOut, want) {
 			t.Errorf("%s: code %d, said %q, want %q", line, code, errOut, want)
 		}
 	}
@@ -39,11 +42,11 @@ func TestTheReleaseIsTheChartsAppVersion(t *testing.T) {
 	var chart struct {
 		AppVersion string `json:"appVersion"`
 	}
-	if err := yaml.Unmarshal(data, &chart); err != nil || chart.AppVersion != release {
-		t.Errorf("the chart's appVersion is %q, the program's release %q: %v", chart.AppVersion, release, err)
+	if err := yaml.Unmarshal(data, &chart); err != nil || chart.AppVersion != cmdline.Release {
+		t.Errorf("the chart's appVersion is %q, the program's release %q: %v", chart.AppVersion, cmdline.Release, err)
 	}
 	for _, line := range []string{"version", "--version"} {
-		if code, out, errOut := call(t, "", line); code != 0 || !strings.Contains(out+errOut, release+"-dev") {
+		if code, out, errOut := call(t, "", line); code != 0 || !strings.Contains(out+errOut, cmdline.Release+"-dev") {
 			t.Errorf("%s: code %d, said %q %q", line, code, out, errOut)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"istio-pod-network-controller/agent"
+	"istio-pod-network-controller/internal/cmdline"
 	"istio-pod-network-controller/runtime/cni"
 	"istio-pod-network-controller/runtime/cni/install"
 )
@@ -53,7 +54,7 @@ func (f *cniFlags) validate() error {
 
 func newCNI() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "cni", Short: "Install the chained CNI plugin on the node, or remove it", Args: noSubcommand, RunE: help,
+		Use: "cni", Short: "Install the chained CNI plugin on the node, or remove it", Args: cmdline.NoSubcommand, RunE: cmdline.Help,
 	}
 	cmd.AddCommand(newCNIInstall(), newCNIUninstall())
 	return cmd
@@ -64,7 +65,7 @@ func newCNIInstall() *cobra.Command {
 	var watch, binary bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
-		Use: "install", Short: "Install the plugin and chain it to the node's network configuration", Args: noArguments,
+		Use: "install", Short: "Install the plugin and chain it to the node's network configuration", Args: cmdline.NoArguments,
 		Long: "Copies the plugin's binary, then appends the plugin to the network configuration that the runtime uses. If there is none yet,\n" +
 			"it waits for one. No other byte of the configuration changes.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -100,7 +101,7 @@ func newCNIUninstall() *cobra.Command {
 	f := &cniFlags{}
 	var binary bool
 	cmd := &cobra.Command{
-		Use: "uninstall", Short: "Remove the plugin from every network configuration", Args: noArguments,
+		Use: "uninstall", Short: "Remove the plugin from every network configuration", Args: cmdline.NoArguments,
 		Long: "Removes the plugin from the chain. A file that nobody else has changed is then byte for byte what it was before. The binary\n" +
 			"stays by default: runtimes call it once more for every sandbox that was made with it, and it succeeds without the agent.",
 		RunE: func(cmd *cobra.Command, _ []string) error {

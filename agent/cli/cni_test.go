@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"istio-pod-network-controller/internal/cmdline"
 )
 
 const conflist = `{"cniVersion":"1.0.0","name":"kc","plugins":[{"type":"bridge"}]}`
@@ -85,7 +87,7 @@ func TestCNIInstallEndsAtItsTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, errOut := n.call(t, "install", "--timeout", "10ms")
-	if code != exitError || !strings.Contains(errOut, "no valid network configuration in "+n.conf) {
+	if code != cmdline.ExitError || !strings.Contains(errOut, "no valid network configuration in "+n.conf) {
 		t.Errorf("code %d, %s", code, errOut)
 	}
 }
@@ -107,7 +109,7 @@ func TestCNIRefusesWrongFlags(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, _, errOut := call(t, "", append([]string{"cni"}, c.args...)...)
-			if code != exitError || !strings.Contains(errOut, c.want) {
+			if code != cmdline.ExitError || !strings.Contains(errOut, c.want) {
 				t.Errorf("code %d, said %q, want %q", code, errOut, c.want)
 			}
 		})

@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"istio-pod-network-controller/diagnostics/connectivity"
+	"istio-pod-network-controller/diagnostics/connectivity/originaldst"
+	"istio-pod-network-controller/internal/cmdline"
 )
 
 // terminationLog is where the kubelet reads what a container says at its end.
@@ -17,7 +19,7 @@ const terminationLog = "/dev/termination-log"
 
 // newStandIn is what the containers of the test's pods run.
 func newStandIn() *cobra.Command {
-	cmd := &cobra.Command{Use: "stand-in", Short: "What the pods of the test run", Hidden: true, Args: noSubcommand, RunE: help}
+	cmd := &cobra.Command{Use: "stand-in", Short: "What the pods of the test run", Hidden: true, Args: cmdline.NoSubcommand, RunE: cmdline.Help}
 	cmd.AddCommand(
 		newStandInServer("proxy", connectivity.Server.ServeProxy),
 		newStandInServer("application", connectivity.Server.ServeApplication),
@@ -27,9 +29,9 @@ func newStandIn() *cobra.Command {
 }
 
 func newStandInServer(use string, serve func(connectivity.Server, context.Context) error) *cobra.Command {
-	var s connectivity.Server
+	s := connectivity.Server{Dst: originaldst.Of}
 	cmd := &cobra.Command{
-		Use: use, Short: "Answer connections as the " + use, Args: noArguments,
+		Use: use, Short: "Answer connections as the " + use, Args: cmdline.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return serve(s, cmd.Context()) },
 	}
 	cmd.Flags().StringVar(&s.Pod, "pod", "", "the pod's name")
@@ -40,7 +42,7 @@ func newStandInClient() *cobra.Command {
 	var c connectivity.Client
 	var targets []string
 	cmd := &cobra.Command{
-		Use: "prove", Short: "Connect to the server pod and write proofs to " + terminationLog, Args: noArguments,
+		Use: "prove", Short: "Connect to the server pod and write proofs to " + terminationLog, Args: cmdline.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, target := range targets {
 				a, err := netip.ParseAddr(target)

@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
+
+	"istio-pod-network-controller/internal/cmdline"
 )
 
 const root = "../.."
@@ -134,7 +136,7 @@ func TestNamesInTheDocsAreThoseOfTheCode(t *testing.T) {
 	status := text(t, filepath.Join(root, "docs/status.md"))
 	for name, tc := range map[string]struct{ code, docs []string }{
 		"reasons of the condition and of events": {
-			code: every(`(?m)^\s+Reason[A-Za-z]+\s+= "([A-Za-z]+)"`, text(t, filepath.Join(root, "controllers/report.go"))),
+			code: every(`(?m)^\s+Reason[A-Za-z]+\s+= "([A-Za-z]+)"`, text(t, filepath.Join(root, "internal/podreport/podreport.go"))),
 			docs: append(every("(?m)^\\| (?:True|False), `([A-Za-z]+)`", status), every("The event `([A-Za-z]+)`", status)...),
 		},
 		"parts of readiness": {
@@ -171,7 +173,7 @@ func TestCommandsOfTheDocsExist(t *testing.T) {
 			seen++
 			cmd, rest, err := newRoot().Find(strings.Fields(match[1]))
 			if err == nil && cmd.HasSubCommands() && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {
-				err = noSubcommand(cmd, rest)
+				err = cmdline.NoSubcommand(cmd, rest)
 			}
 			if err != nil {
 				t.Errorf("%s: %s: %v", page, match[1], err)

@@ -4,23 +4,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"istio-pod-network-controller/internal/cmdline"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/iptables"
 )
 
-// maxManifest bounds a manifest: the API server accepts no larger object.
-const maxManifest = 3 << 20
-
 // wanted computes the rules that the pod of the flags asks for. If it does not ask for any, the error says why.
 func (o *rulesOptions) wanted(cmd *cobra.Command) (iptables.Ruleset, error) {
-	if err := o.intentFlags.validate(); err != nil {
+	if err := o.IntentFlags.Validate(); err != nil {
 		return iptables.Ruleset{}, err
 	}
 	if o.pod == "" {
@@ -44,7 +41,7 @@ func (o *rulesOptions) wanted(cmd *cobra.Command) (iptables.Ruleset, error) {
 			return iptables.Ruleset{}, fmt.Errorf("--namespace: %s is namespace %q, the pod belongs to %q", o.namespace, ns.Name, pod.Namespace)
 		}
 	}
-	in, err := intent.Of(&pod, ns, o.config)
+	in, err := intent.Of(&pod, ns, o.Config)
 	if err != nil {
 		return iptables.Ruleset{}, err
 	}
@@ -54,29 +51,9 @@ func (o *rulesOptions) wanted(cmd *cobra.Command) (iptables.Ruleset, error) {
 	return iptables.Rules(in.Spec)
 }
 
-// readFile reads a file, or in for "-". The error for more than most bytes says what is too large.
-func readFile(in io.Reader, file string, most int, tooLarge string) ([]byte, error) {
-	if file != "-" {
-		f, err := os.Open(file)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close() //nolint:errcheck // only read
-		in = f
-	}
-	data, err := io.ReadAll(io.LimitReader(in, int64(most)+1))
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("read %s: %w", file, err)
-	case len(data) > most:
-		return nil, fmt.Errorf("read %s: %s", file, tooLarge)
-	}
-	return data, nil
-}
-
 // readManifest reads one object of a kind from a file, or from in for "-".
 func readManifest(in io.Reader, file, kind string, into any) error {
-	data, err := readFile(in, file, maxManifest, fmt.Sprintf("larger than %d bytes", maxManifest))
+	data, err := cmdline.ReadFile(in, file, cmdline.MaxManifest, fmt.Sprintf("larger than %d bytes", cmdline.MaxManifest))
 	if err != nil {
 		return err
 	}

@@ -9,28 +9,24 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"istio-pod-network-controller/internal/cmdline"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/iptables/xtables"
 )
 
-// The values of --output. With text, the language is the backend's.
+// The values of --output that only rules have. With text, the language is the backend's.
 const (
-	outputWords    = "words"
-	outputText     = "text"
 	outputNft      = kernel.LanguageNft
 	outputIptables = kernel.LanguageIptables
-	outputJSON     = "json"
-	outputYAML     = "yaml"
-	outputWide     = "wide"
 )
 
 var errNoNetNS = errors.New("--netns: required")
 
 // rulesOptions are the flags of `rules` and its subcommands.
 type rulesOptions struct {
-	intentFlags
+	cmdline.IntentFlags
 	netns     string
 	pod       string
 	namespace string
@@ -42,7 +38,7 @@ type rulesOptions struct {
 func newRules() *cobra.Command {
 	o := &rulesOptions{}
 	cmd := &cobra.Command{
-		Use: "rules", Short: "Compute, apply, compare, show or remove the rules of one network namespace", Args: noSubcommand, RunE: help,
+		Use: "rules", Short: "Compute, apply, compare, show or remove the rules of one network namespace", Args: cmdline.NoSubcommand, RunE: cmdline.Help,
 		Long: "Works on one network namespace, without a cluster: computes what a pod's manifest asks for exactly as the agent does.\n" +
 			"Exit status: 0 done or equal, 1 error, 3 drift, or foreign chains before our rules, found by verify.",
 		Example: "  ip netns add demo\n" +
@@ -54,14 +50,14 @@ func newRules() *cobra.Command {
 	fs.StringVar(&o.pod, "pod", "", "file with the Pod as YAML or JSON, - for standard input")
 	fs.StringVar(&o.namespace, "namespace", "", "file with the pod's Namespace as YAML or JSON, whose annotations count too")
 	addBackendFlag(fs, &o.backend)
-	o.intentFlags.add(fs)
+	o.IntentFlags.Add(fs)
 	cmd.AddCommand(newApply(o), newVerify(o), newShow(o), newRemove(o))
 	return cmd
 }
 
 func newApply(o *rulesOptions) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "apply", Short: "Make the namespace hold exactly the rules that the pod asks for", Args: noArguments,
+		Use: "apply", Short: "Make the namespace hold exactly the rules that the pod asks for", Args: cmdline.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			want, err := o.wanted(cmd)
 			if err != nil {
@@ -89,7 +85,7 @@ func newApply(o *rulesOptions) *cobra.Command {
 
 func newVerify(o *rulesOptions) *cobra.Command {
 	return &cobra.Command{
-		Use: "verify", Short: "Compare what the namespace holds with what the pod asks for", Args: noArguments,
+		Use: "verify", Short: "Compare what the namespace holds with what the pod asks for", Args: cmdline.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			want, err := o.wanted(cmd)
 			if err != nil {
@@ -110,7 +106,7 @@ func newVerify(o *rulesOptions) *cobra.Command {
 			}
 			printPreempting(cmd, found.Preempting)
 			if len(found.Drift)+len(found.Preempting) > 0 {
-				return exitCode(exitDrift)
+				return cmdline.ExitCode(cmdline.ExitDrift)
 			}
 			return nil
 		},
@@ -126,9 +122,9 @@ func printPreempting(cmd *cobra.Command, lines []string) {
 
 func newShow(o *rulesOptions) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "show", Short: "Show what the namespace holds with its counters, or what a pod asks for", Args: noArguments,
+		Use: "show", Short: "Show what the namespace holds with its counters, or what a pod asks for", Args: cmdline.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := oneOf("output", o.output, outputWords, outputText, outputNft, outputIptables, outputJSON); err != nil {
+			if err := cmdline.OneOf("output", o.output, cmdline.OutputWords, cmdline.OutputText, outputNft, outputIptables, cmdline.OutputJSON); err != nil {
 				return err
 			}
 			if o.pod != "" {
@@ -148,18 +144,18 @@ func newShow(o *rulesOptions) *cobra.Command {
 			return o.printListing(cmd, have)
 		},
 	}
-	cmd.Flags().StringVarP(&o.output, "output", "o", outputWords, "words; nft or iptables, or text for that of the two which the backend has; or json")
+	cmd.Flags().StringVarP(&o.output, "output", "o", cmdline.OutputWords, "words; nft or iptables, or text for that of the two which the backend has; or json")
 	return cmd
 }
 
 // printListing prints what a namespace holds.
 func (o *rulesOptions) printListing(cmd *cobra.Command, have kernel.Listing) error {
 	switch {
-	case o.output == outputJSON:
-		return printJSON(cmd.OutOrStdout(), have.View)
-	case o.output == outputWords:
-		return printLines(cmd.OutOrStdout(), have.Lines, true)
-	case o.output != outputText && o.output != have.Language:
+	case o.output == cmdline.OutputJSON:
+		return cmdline.PrintJSON(cmd.OutOrStdout(), have.View)
+	case o.output == cmdline.OutputWords:
+		return cmdline.PrintLines(cmd.OutOrStdout(), have.Lines, true)
+	case o.output != cmdline.OutputText && o.output != have.Language:
 		return fmt.Errorf("--output: value %q: the rules are those of the other backend: want words, text, %s or json", o.output, have.Language)
 	}
 	_, err := fmt.Fprint(cmd.OutOrStdout(), have.Text)
@@ -168,7 +164,7 @@ func (o *rulesOptions) printListing(cmd *cobra.Command, have kernel.Listing) err
 
 func newRemove(o *rulesOptions) *cobra.Command {
 	return &cobra.Command{
-		Use: "remove", Short: "Remove all of our rules", Args: noArguments,
+		Use: "remove", Short: "Remove all of our rules", Args: cmdline.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b, err := o.openAll(cmd.Context())
 			if err != nil {
@@ -227,7 +223,7 @@ func (o *rulesOptions) validate() error {
 
 // validateBackend returns an error for an unknown value of --backend.
 func validateBackend(backend string) error {
-	return oneOf("backend", backend, kernel.Auto, kernel.Nftables, kernel.Iptables)
+	return cmdline.OneOf("backend", backend, kernel.Auto, kernel.Nftables, kernel.Iptables)
 }
 
 func (o *rulesOptions) showWanted(cmd *cobra.Command) error {
@@ -235,10 +231,10 @@ func (o *rulesOptions) showWanted(cmd *cobra.Command) error {
 	switch {
 	case err != nil:
 		return err
-	case o.output == outputJSON:
-		return printJSON(cmd.OutOrStdout(), want.View())
-	case o.output == outputWords:
-		return printLines(cmd.OutOrStdout(), want.Lines(), false)
+	case o.output == cmdline.OutputJSON:
+		return cmdline.PrintJSON(cmd.OutOrStdout(), want.View())
+	case o.output == cmdline.OutputWords:
+		return cmdline.PrintLines(cmd.OutOrStdout(), want.Lines(), false)
 	}
 	return o.printText(cmd, want, iptables.TextOptions{})
 }

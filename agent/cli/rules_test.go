@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"istio-pod-network-controller/agent"
+	"istio-pod-network-controller/internal/cmdline"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/test/kerneltest"
 )
@@ -28,7 +28,7 @@ spec:
 func call(t *testing.T, stdin string, args ...string) (code int, out, errOut string) {
 	t.Helper()
 	var o, e bytes.Buffer
-	code = Main(agent.Name, args, strings.NewReader(stdin), &o, &e)
+	code = Main(args, strings.NewReader(stdin), &o, &e)
 	return code, o.String(), e.String()
 }
 
@@ -50,17 +50,17 @@ func TestRulesFromManifestToKernelAndBack(t *testing.T) {
 		wantCode int
 		want     string // in standard output, or in standard error where the code is 1
 	}{
-		{"nothing is there", []string{"show"}, exitError, "holds no rules of ours"},
-		{"verify finds that", []string{"verify", "--pod", file}, exitDrift, "- table inet"},
-		{"a dry run writes nothing", []string{"apply", "--dry-run", "--pod", file}, 0, "delete table inet"},
-		{"still nothing", []string{"verify", "--pod", file}, exitDrift, "- table inet"},
+		{"nothing is there", []string{"show"}, cmdline.ExitError, "holds no rules of ours"},
+		{"verify finds that", []string{"verify", "--pod", file}, cmdline.ExitDrift, "- table inet"},
+		{"a dry run cmdline.Writes nothing", []string{"apply", "--dry-run", "--pod", file}, 0, "delete table inet"},
+		{"still nothing", []string{"verify", "--pod", file}, cmdline.ExitDrift, "- table inet"},
 		{"apply", []string{"apply", "--pod", file}, 0, "rules applied"},
 		{"apply again", []string{"apply", "--pod", file}, 0, "nothing to do"},
 		{"verify", []string{"verify", "--pod", file}, 0, "the rules are there"},
 		{"show", []string{"show"}, 0, "  tcp -> proxy's 15001  # included destinations go to the proxy"},
 		{"show in nft's language", []string{"show", "-o", "nft"}, 0, "counter packets 0 bytes 0 redirect to :15001"},
 		{"show in the backend's language", []string{"show", "-o", "text"}, 0, "counter packets 0 bytes 0 redirect to :15001"},
-		{"verify for other ports", []string{"verify", "--pod", file, "--envoy-port", "16001"}, exitDrift, "redirect to :16001"},
+		{"verify for other ports", []string{"verify", "--pod", file, "--envoy-port", "16001"}, cmdline.ExitDrift, "redirect to :16001"},
 		{"show what is asked for", []string{"show", "--pod", file, "--envoy-port", "16001"}, 0, "tcp -> proxy's 16001"},
 		{"the same in nft's language", []string{"show", "--pod", file, "--envoy-port", "16001", "-o", "nft"}, 0, "counter redirect to :16001"},
 		{"remove", []string{"remove"}, 0, "rules removed"},
@@ -68,7 +68,7 @@ func TestRulesFromManifestToKernelAndBack(t *testing.T) {
 	}
 	for _, s := range steps {
 		code, out, errOut := call(t, "", append(append([]string{"rules"}, s.args...), "--netns", ns.Path())...)
-		if s.wantCode == exitError {
+		if s.wantCode == cmdline.ExitError {
 			out = errOut
 		}
 		if code != s.wantCode || !strings.Contains(out, s.want) {
@@ -132,7 +132,7 @@ func TestRulesRefuseWrongFlags(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			code, out, errOut := call(t, c.stdin, append([]string{"rules"}, c.args...)...)
-			if code != exitError || !strings.Contains(errOut, c.want) {
+			if code != cmdline.ExitError || !strings.Contains(errOut, c.want) {
 				t.Errorf("code %d, said %q %q; want %q", code, out, errOut, c.want)
 			}
 		})
@@ -143,7 +143,7 @@ func TestRulesRefuseWrongFlags(t *testing.T) {
 func TestRulesRefuseTheHostsNamespace(t *testing.T) {
 	kerneltest.New(t)
 	code, out, errOut := call(t, podYAML, "rules", "apply", "--pod", "-", "--netns", "/proc/self/ns/net")
-	if code != exitError || !strings.Contains(errOut, "host's own") {
+	if code != cmdline.ExitError || !strings.Contains(errOut, "host's own") {
 		t.Errorf("code %d, said %q %q", code, out, errOut)
 	}
 }
@@ -168,14 +168,14 @@ func TestRulesByTheOtherBackend(t *testing.T) {
 		{"what would be loaded", []string{"apply", "--dry-run", "--pod", file, "--backend", "iptables"}, 0, "# ip6tables-restore --noflush"},
 		{"what is asked for", []string{"show", "--pod", file, "-o", "iptables"}, 0, "-A PODNET_OUTBOUND"},
 		{"in the other language", []string{"show", "--pod", file, "--backend", "iptables", "-o", "nft"}, 0, "table inet"},
-		{"nothing is there", []string{"verify", "--pod", file, "--backend", "iptables"}, exitDrift, "- :PODNET_OUTBOUND"},
+		{"nothing is there", []string{"verify", "--pod", file, "--backend", "iptables"}, cmdline.ExitDrift, "- :PODNET_OUTBOUND"},
 		{"apply", []string{"apply", "--pod", file, "--backend", "iptables"}, 0, "rules applied"},
 		{"apply again", []string{"apply", "--pod", file, "--backend", "iptables"}, 0, "nothing to do"},
 		{"show finds them", []string{"show"}, 0, "PODNET_OUTBOUND: connections that the pod opens"},
 		{"in their language", []string{"show", "-o", "text"}, 0, "[0:0] -A PODNET_OUTBOUND"},
 		{"as JSON", []string{"show", "-o", "json"}, 0, `"name": "PODNET_OUTBOUND"`},
-		{"not as what they are not", []string{"show", "-o", "nft"}, exitError, "want words, text, iptables or json"},
-		{"they are drift for nftables", []string{"verify", "--pod", file}, exitDrift, "+ rules of the iptables backend"},
+		{"not as what they are not", []string{"show", "-o", "nft"}, cmdline.ExitError, "want words, text, iptables or json"},
+		{"they are drift for nftables", []string{"verify", "--pod", file}, cmdline.ExitDrift, "+ rules of the iptables backend"},
 		{"nftables takes over", []string{"apply", "--pod", file, "--backend", "nftables"}, 0, "rules applied"},
 		{"show finds that", []string{"show"}, 0, "outbound: connections that the pod opens"},
 		{"iptables takes over", []string{"apply", "--pod", file, "--backend", "iptables"}, 0, "rules applied"},
@@ -185,7 +185,7 @@ func TestRulesByTheOtherBackend(t *testing.T) {
 	}
 	for _, s := range steps {
 		code, out, errOut := call(t, "", append(append([]string{"rules"}, s.args...), "--netns", ns.Path())...)
-		if s.wantCode == exitError {
+		if s.wantCode == cmdline.ExitError {
 			out = errOut
 		}
 		if code != s.wantCode || !strings.Contains(out, s.want) {
@@ -211,7 +211,7 @@ func TestRules_foreignChainsComeFirst_areTold(t *testing.T) {
 		if code, out := run("apply"); code != 0 || !strings.Contains(out, told) {
 			t.Errorf("%s, apply: code %d, said %q", backend, code, out)
 		}
-		if code, out := run("verify"); code != exitDrift || !strings.Contains(out, "the rules are there") || !strings.Contains(out, told) {
+		if code, out := run("verify"); code != cmdline.ExitDrift || !strings.Contains(out, "the rules are there") || !strings.Contains(out, told) {
 			t.Errorf("%s, verify: code %d, said %q", backend, code, out)
 		}
 		kerneltest.Shell(t, ns, "nft delete table inet x", "")

@@ -13,6 +13,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"istio-pod-network-controller/agent"
+	"istio-pod-network-controller/internal/cmdline"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/kernel"
 )
@@ -20,7 +21,7 @@ import (
 func newRun() *cobra.Command {
 	o := &runOptions{}
 	cmd := &cobra.Command{
-		Use: "run", Short: "Run the node agent", Args: noArguments,
+		Use: "run", Short: "Run the node agent", Args: cmdline.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.Validate(); err != nil {
 				return err
@@ -51,7 +52,7 @@ func logTo(w io.Writer, level slog.Level) {
 func logStart(fs *pflag.FlagSet) {
 	flags := map[string]string{}
 	fs.VisitAll(func(f *pflag.Flag) { flags[f.Name] = f.Value.String() })
-	ctrl.Log.Info("agent started", "version", version(), "flags", flags)
+	ctrl.Log.Info("agent started", "version", cmdline.Version(), "flags", flags)
 }
 
 // probeKernel tries the agent's rules in a namespace made for the purpose.

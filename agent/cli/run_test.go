@@ -11,6 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+
+	"istio-pod-network-controller/internal/cmdline"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 func TestRunNamesEveryWrongFlagAtOnce(t *testing.T) {
@@ -26,7 +29,7 @@ func TestRunNamesEveryWrongFlagAtOnce(t *testing.T) {
 		line = append(line, "--"+flag+"="+value)
 	}
 	code, _, errOut := call(t, "", line...)
-	if code != exitError || !strings.Contains(errOut, "--node-name: required") {
+	if code != cmdline.ExitError || !strings.Contains(errOut, "--node-name: required") {
 		t.Errorf("code %d: %s", code, errOut)
 	}
 	for flag := range args {
@@ -89,5 +92,12 @@ func TestCertificatesOfMetricsNeedMetricsByTLS(t *testing.T) {
 				t.Errorf("accepted: %t, want %t: %s", got, tc.wantOK, errOut)
 			}
 		})
+	}
+}
+
+func TestThisKernelIsProbed(t *testing.T) {
+	kerneltest.New(t) // needs the same rights
+	if ordinary, tproxy := probeKernel(t.Context()); ordinary != nil || tproxy != nil {
+		t.Errorf("%v, %v", ordinary, tproxy)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"istio-pod-network-controller/agent"
 	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/cmdline"
 	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/runtime/nri"
 )
@@ -21,7 +22,7 @@ import (
 // runOptions are the flags of `run`.
 type runOptions struct {
 	agent.Options
-	intentFlags
+	cmdline.IntentFlags
 	cniFlags cniFlags
 	logLevel string
 
@@ -31,14 +32,14 @@ type runOptions struct {
 // agentOptions returns the agent's options; the flags must be valid.
 func (o *runOptions) agentOptions() agent.Options {
 	out := o.Options
-	out.Intent, out.Chain, out.Build = o.config, o.cniFlags.Chain, agent.Build(build())
+	out.Intent, out.Chain, out.Build = o.Config, o.cniFlags.Chain, agent.Build(cmdline.Build())
 	return out
 }
 
 func (o *runOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.NodeName, "node-name", "", "name of the node whose pods the agent programs (required)")
-	fs.StringVar(&o.config.AgentNamespace, "agent-namespace", "", "namespace of the agent itself, whose pods are never redirected")
-	fs.StringVar(&o.PodName, "pod-name", "", "name of the agent's own pod, on which it writes its status; empty means that it does not")
+	fs.StringVar(&o.Config.AgentNamespace, "agent-namespace", "", "namespace of the agent itself, whose pods are never redirected")
+	fs.StringVar(&o.PodName, "pod-name", "", "name of the agent's own pod, on which it cmdline.Writes its status; empty means that it does not")
 	fs.StringVar(&o.DaemonSet, "daemonset", "", "the agent's own DaemonSet; an agent that ends after its deletion removes the CNI entry. Empty means that the entry stays")
 	fs.StringVar(&o.Runtime, "runtime", "auto", "container runtime: auto, containerd, crio or docker")
 	fs.StringVar(&o.RuntimeEndpoint, "runtime-endpoint", "", "socket of the container runtime; empty means the usual paths")
@@ -54,7 +55,7 @@ func (o *runOptions) addFlags(fs *pflag.FlagSet) {
 	addSidecarFlags(fs, &o.Options)
 	o.addStartupTaintFlags(fs)
 	o.addHookFlags(fs)
-	o.intentFlags.add(fs)
+	o.IntentFlags.Add(fs)
 }
 
 func addBackendFlag(fs *pflag.FlagSet, value *string) {
@@ -71,13 +72,13 @@ func (o *runOptions) Validate() error {
 	if faults := validation.IsDNS1123Subdomain(o.DaemonSet); o.DaemonSet != "" && len(faults) > 0 {
 		errs = append(errs, fmt.Errorf("--daemonset: value %q: %s", o.DaemonSet, strings.Join(faults, "; ")))
 	}
-	if o.DaemonSet != "" && o.config.AgentNamespace == "" {
+	if o.DaemonSet != "" && o.Config.AgentNamespace == "" {
 		errs = append(errs, fmt.Errorf("--daemonset: value %q: --agent-namespace must say where it is", o.DaemonSet))
 	}
-	if o.Sidecars && o.config.AgentNamespace == "" {
+	if o.Sidecars && o.Config.AgentNamespace == "" {
 		errs = append(errs, errors.New("--sidecars: --agent-namespace must say where the agents' Lease is"))
 	}
-	errs = append(errs, o.validatePodName(), oneOf("runtime", o.Runtime, "auto", "containerd", "crio", "docker"), oneOf("log-level", o.logLevel, "debug", "info", "error"))
+	errs = append(errs, o.validatePodName(), cmdline.OneOf("runtime", o.Runtime, "auto", "containerd", "crio", "docker"), cmdline.OneOf("log-level", o.logLevel, "debug", "info", "error"))
 	o.level = map[string]slog.Level{"debug": slog.LevelDebug, "error": slog.LevelError}[o.logLevel] // info is 0
 	if err := agent.ValidateHealthAddr(o.HealthAddr); err != nil {
 		errs = append(errs, fmt.Errorf("--health-addr: value %q: want unix:///PATH, HOST:PORT, or 0 for none: %w", o.HealthAddr, err))
@@ -97,7 +98,7 @@ func (o *runOptions) Validate() error {
 	if o.VerifyInterval != 0 && o.VerifyInterval < time.Second {
 		errs = append(errs, fmt.Errorf("--verify-interval: value %q: want 0, or 1s or more", o.VerifyInterval))
 	}
-	errs = append(errs, validateBackend(o.Backend), validateSidecars(&o.Options), validateTaintKey(o.StartupTaintKey), o.validateHooks(), o.intentFlags.validate())
+	errs = append(errs, validateBackend(o.Backend), validateSidecars(&o.Options), validateTaintKey(o.StartupTaintKey), o.validateHooks(), o.IntentFlags.Validate())
 	return errors.Join(errs...)
 }
 
@@ -108,7 +109,7 @@ func (o *runOptions) validatePodName() error {
 		return nil
 	case len(faults) > 0:
 		return fmt.Errorf("--pod-name: value %q: %s", o.PodName, strings.Join(faults, "; "))
-	case o.config.AgentNamespace == "":
+	case o.Config.AgentNamespace == "":
 		return fmt.Errorf("--pod-name: value %q: --agent-namespace must say where it is", o.PodName)
 	}
 	return nil
@@ -128,8 +129,8 @@ func (o *runOptions) addHookFlags(fs *pflag.FlagSet) {
 
 func (o *runOptions) validateHooks() error {
 	return errors.Join(
-		oneOf("nri", o.NRI.Mode, agent.NRIAuto, agent.NRIRequired, agent.NRIOff),
-		oneOf("cni", o.CNI, agent.CNIOff, agent.CNIInstall, agent.CNIUninstall), o.cniFlags.validate(),
+		cmdline.OneOf("nri", o.NRI.Mode, agent.NRIAuto, agent.NRIRequired, agent.NRIOff),
+		cmdline.OneOf("cni", o.CNI, agent.CNIOff, agent.CNIInstall, agent.CNIUninstall), o.cniFlags.validate(),
 	)
 }
 

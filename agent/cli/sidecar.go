@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"istio-pod-network-controller/agent"
+	"istio-pod-network-controller/internal/cmdline"
 	"istio-pod-network-controller/runtime/cri"
 	"istio-pod-network-controller/sidecars/node"
 )
@@ -20,7 +21,7 @@ func sidecarCommands() []*cobra.Command { return []*cobra.Command{newSidecar()} 
 
 func newSidecar() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "sidecar", Short: "Look at the proxies that the agent runs on this node", Args: noSubcommand, RunE: help,
+		Use: "sidecar", Short: "Look at the proxies that the agent runs on this node", Args: cmdline.NoSubcommand, RunE: cmdline.Help,
 		Long: "Works in the agent's container, on the proxies of its own node. Whoever may run commands there may use it.",
 		Example: "  kubectl -n istio-pod-network-controller exec AGENT-POD -- /istio-pod-network-controller sidecar logs shop/cart-1\n" +
 			"  kubectl -n istio-pod-network-controller exec AGENT-POD -- /istio-pod-network-controller sidecar exec shop/cart-1 -- ls /run/sidecar\n" +
@@ -35,7 +36,7 @@ func newSidecarLogs() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "logs NAMESPACE/POD", Short: "Print the log of a pod's proxy", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if l.Namespace, l.Pod, err = splitPod(args[0]); err != nil {
+			if l.Namespace, l.Pod, err = cmdline.SplitPod(args[0]); err != nil {
 				return err
 			}
 			return l.Print(cmd.Context(), cmd.OutOrStdout())
@@ -59,7 +60,7 @@ func newSidecarExec() *cobra.Command {
 			"Without --stdin, what it has printed is printed when it has ended.",
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if e.Namespace, e.Pod, err = splitPod(args[0]); err != nil {
+			if e.Namespace, e.Pod, err = cmdline.SplitPod(args[0]); err != nil {
 				return err
 			}
 			e.Command = args[1:]
@@ -87,7 +88,7 @@ func newSidecarExec() *cobra.Command {
 			defer finder.Close()
 			code, err := e.Run(cmd.Context(), finder.Connection(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 			if err == nil && code != 0 {
-				return exitCode(code)
+				return cmdline.ExitCode(code)
 			}
 			return err
 		},
@@ -103,7 +104,7 @@ func newSidecarExec() *cobra.Command {
 func newSidecarClean() *cobra.Command {
 	c, runtime := node.Clean{}, runtimeFlags{}
 	cmd := &cobra.Command{
-		Use: "clean", Short: "Remove what proxies of pods that have ended left on this node", Args: noArguments,
+		Use: "clean", Short: "Remove what proxies of pods that have ended left on this node", Args: cmdline.NoArguments,
 		Long: "For a node whose agent was removed, or had the proxies switched off, before all pods with proxies had ended. It removes the files of\n" +
 			"proxies whose pods have ended, which may have keys and tokens among them, and those of shared proxies that neither run nor have an agent.\n" +
 			"It removes nothing that the runtime still runs, or that a process has mounted. An agent that runs proxies does so for the pods' own by itself. It runs as root on the node, or in a privileged container that sees the node's /run and processes.",

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"istio-pod-network-controller/internal/cmdline"
 )
 
 func TestTheLogOfAProxy(t *testing.T) {
@@ -27,12 +29,12 @@ func TestTheLogOfAProxy(t *testing.T) {
 func TestAPodIsNamedWithItsNamespace(t *testing.T) {
 	for _, pod := range []string{"cart-1", "shop/", "/cart-1", "shop/cart/1", "../shop/cart", "shop/..", "shop/*", "Shop/cart", ""} {
 		for _, args := range [][]string{{"logs", pod}, {"exec", pod, "--", "ls"}} {
-			if code, _, errOut := call(t, "", append([]string{"sidecar"}, args...)...); code != exitError || !strings.Contains(errOut, "want NAMESPACE/POD") {
+			if code, _, errOut := call(t, "", append([]string{"sidecar"}, args...)...); code != cmdline.ExitError || !strings.Contains(errOut, "want NAMESPACE/POD") {
 				t.Errorf("%q: exit status %d, %q", args, code, errOut)
 			}
 		}
 	}
-	if code, _, errOut := call(t, "", "sidecar", "exec", "shop/cart-1"); code != exitError || !strings.Contains(errOut, "at least 2 arg") {
+	if code, _, errOut := call(t, "", "sidecar", "exec", "shop/cart-1"); code != cmdline.ExitError || !strings.Contains(errOut, "at least 2 arg") {
 		t.Errorf("without a command: exit status %d, %q", code, errOut)
 	}
 }
@@ -44,7 +46,7 @@ func TestATerminalIsWanted(t *testing.T) {
 		"the input is no terminal": {"-i", "-t"},
 	} {
 		args = append([]string{"sidecar", "exec", "shop/cart-1"}, append(args, "--", "sh")...)
-		if code, _, errOut := call(t, "", args...); code != exitError || !strings.Contains(errOut, want) {
+		if code, _, errOut := call(t, "", args...); code != cmdline.ExitError || !strings.Contains(errOut, want) {
 			t.Errorf("%q: exit status %d, %q", args, code, errOut)
 		}
 	}
@@ -57,7 +59,7 @@ func TestSidecarCleanNeedsTheRuntime(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, out, errOut := call(t, "", "sidecar", "clean", "--runtime-endpoint=unix://"+filepath.Join(root, "none.sock"), "--sidecar-root="+root, "--shared-root="+root)
-	if code != exitError || out != "" || !strings.Contains(errOut, "none.sock") {
+	if code != cmdline.ExitError || out != "" || !strings.Contains(errOut, "none.sock") {
 		t.Errorf("exit status %d, %q, %q", code, out, errOut)
 	}
 	if _, err := os.Stat(filepath.Join(root, "u1.s1")); err != nil {

@@ -10,11 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/sidecars/node"
+	"istio-pod-network-controller/test/terminal"
 )
 
 // Keys reach the command as they are, the size follows, and the terminal is as before in the end.
 func TestATerminalIsTakenAndGivenBack(t *testing.T) {
-	master, slave := openTerminal(t)
+	master, slave := terminal.Open(t)
 	resize := func(width, height uint16) {
 		t.Helper()
 		if err := unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: width, Row: height}); err != nil {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/intent"
 )
@@ -142,12 +141,6 @@ func TestChecks_names_equalTheDocsHeadings(t *testing.T) {
 	slices.Sort(headings)
 	if diff := cmp.Diff(names, headings); diff != "" {
 		t.Errorf("-checks +docs/check.md:\n%s", diff)
-	}
-}
-
-func TestStartupTaintKey_equalsTheAgents(t *testing.T) {
-	if startupTaintKey != controllers.KeyStartupTaint {
-		t.Error(startupTaintKey)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/internal/printable"
 )
 
@@ -67,8 +68,7 @@ func leftoverObjects(f *Facts) finding {
 
 func firstOf(names []string) []string { return names[:min(len(names), maxNamed)] }
 
-// startupTaintKey is also controllers.KeyStartupTaint, as a test checks.
-const startupTaintKey = "pod-network-controller.istio.io/not-ready"
+const startupTaintKey = podreport.KeyStartupTaint
 
 func startupTaint(f *Facts) finding {
 	var waiting []string

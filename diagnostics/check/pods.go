@@ -8,8 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/internal/printable"
 )
 
@@ -25,10 +25,10 @@ func podsProgrammed(f *Facts) finding {
 	for _, p := range f.Pods {
 		name := p.Namespace + "/" + p.Name
 		switch {
-		case p.Status == string(controllers.StatusFailed):
+		case p.Status == string(podreport.StatusFailed):
 			failed = append(failed, name+p.because())
 		case !p.Redirect || !p.Running:
-		case p.Status == string(controllers.StatusInitialized) || p.Condition != nil && p.Condition.Status == corev1.ConditionTrue:
+		case p.Status == string(podreport.StatusInitialized) || p.Condition != nil && p.Condition.Status == corev1.ConditionTrue:
 			done++
 		case f.Now.Sub(p.Since) > settled && !p.OwnRuntime && f.agentOn(p.Node) != nil:
 			silent = append(silent, name)
@@ -54,8 +54,8 @@ func proxyListens(f *Facts) finding {
 			continue
 		}
 		told++
-		if _, ports, found := strings.Cut(p.Condition.Message, controllers.NobodyListens); found {
-			unheard = append(unheard, p.Namespace+"/"+p.Name+" ("+controllers.NobodyListens+ports+")")
+		if _, ports, found := strings.Cut(p.Condition.Message, podreport.NobodyListens); found {
+			unheard = append(unheard, p.Namespace+"/"+p.Name+" ("+podreport.NobodyListens+ports+")")
 		}
 	}
 	switch {

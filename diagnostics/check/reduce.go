@@ -10,9 +10,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // containersOf are all containers of a pod, init containers first.
@@ -37,7 +37,7 @@ func autoscalerOf(pod *corev1.Pod) *Autoscaler {
 func podOf(pod *corev1.Pod, namespace map[string]string, config intent.Config) Pod {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: pod.Namespace, Annotations: namespace}}
 	p := Pod{
-		Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Status: pod.Annotations[controllers.KeyStatus],
+		Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Status: pod.Annotations[podreport.KeyStatus],
 		Families: len(pod.Status.PodIPs), Running: pod.Status.Phase == corev1.PodRunning, Since: pod.CreationTimestamp.Time,
 		OwnRuntime: pod.Spec.RuntimeClassName != nil, Misplaced: intent.Misplaced(pod.Annotations, pod.Labels),
 	}
@@ -56,7 +56,7 @@ func podOf(pod *corev1.Pod, namespace map[string]string, config intent.Config) P
 	if err != nil && asks.Asked {
 		p.Fault = err.Error()
 	}
-	if c := cluster.Condition(pod, controllers.Condition); c != nil {
+	if c := cluster.Condition(pod, podreport.Condition); c != nil {
 		p.Condition = c.DeepCopy() // the pod is not kept
 	}
 	p.Istios = p.Injected && p.Status == "" && p.Running

@@ -2,6 +2,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,18 +20,18 @@ import (
 const PageSize = 500
 
 const (
-	// requestTimeout bounds one request, with its answer's body.
+	// requestTimeout bounds one request, with its answer's body, unless the user says otherwise.
 	requestTimeout = 10 * time.Second
 	// qps is enough to look at the pods of 20 nodes three times a second.
 	qps = 100
 )
 
-// NewClient returns a client that gives each request 10 s.
+// NewClient returns a client that gives each request the config's Timeout, or else 10 s.
 func NewClient(config *rest.Config) (*kubernetes.Clientset, error) {
 	config = rest.CopyConfig(config)
 	// Lists of many pods are decoded several times faster than as JSON.
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	config.QPS, config.Burst, config.Timeout = qps, 2*qps, requestTimeout
+	config.QPS, config.Burst, config.Timeout = qps, 2*qps, cmp.Or(config.Timeout, requestTimeout)
 	config.WarningHandler = rest.NoWarnings{}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {

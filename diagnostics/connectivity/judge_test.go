@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 func TestClient_answers_areJudged(t *testing.T) {
@@ -56,11 +56,11 @@ func TestProven_noLines_isFalse(t *testing.T) {
 }
 
 func TestReported_status_isJudged(t *testing.T) {
-	for status, want := range map[controllers.Status]string{
-		controllers.StatusInitialized: "", controllers.StatusFailed: "pod client: failed: because", controllers.StatusRemoved: "removed", "": "no agent has written",
+	for status, want := range map[podreport.Status]string{
+		podreport.StatusInitialized: "", podreport.StatusFailed: "pod client: failed: because", podreport.StatusRemoved: "removed", "": "no agent has written",
 	} {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "client", Annotations: map[string]string{controllers.KeyStatus: string(status)}}}
-		pod.Status.Conditions = []corev1.PodCondition{{Type: controllers.Condition, Message: "because"}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "client", Annotations: map[string]string{podreport.KeyStatus: string(status)}}}
+		pod.Status.Conditions = []corev1.PodCondition{{Type: podreport.Condition, Message: "because"}}
 		if status == "" {
 			pod.Annotations = nil
 		}

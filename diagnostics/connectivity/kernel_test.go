@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"istio-pod-network-controller/diagnostics/connectivity/originaldst"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
@@ -62,7 +63,7 @@ func as(ns *netns.NS, owner kerneltest.Owner) Dialer {
 
 func (p pair) serve(t *testing.T, ns *netns.NS, name string, roles ...Role) {
 	t.Helper()
-	s := Server{Pod: name, Dial: as(ns, kerneltest.Proxy)}
+	s := Server{Pod: name, Dst: originaldst.Of, Dial: as(ns, kerneltest.Proxy)}
 	ports := map[Role][]uint16{
 		RoleOutbound: {portOutbound}, RoleInbound: {portInbound}, RoleApplication: {portCaptured, portEntering, portExcluded},
 	}

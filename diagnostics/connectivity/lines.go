@@ -9,8 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/diagnostics/cluster"
+	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/internal/printable"
 )
 
@@ -77,14 +77,14 @@ func lines(node, message string) []Line {
 
 // reported says why a pod's report does not say that it is programmed, or "".
 func reported(pod *corev1.Pod) string {
-	status, ok := pod.Annotations[controllers.KeyStatus]
+	status, ok := pod.Annotations[podreport.KeyStatus]
 	if !ok {
 		return "no agent has written a status on pod " + pod.Name
 	}
-	if status == string(controllers.StatusInitialized) {
+	if status == string(podreport.StatusInitialized) {
 		return ""
 	}
-	if c := cluster.Condition(pod, controllers.Condition); c != nil {
+	if c := cluster.Condition(pod, podreport.Condition); c != nil {
 		return fmt.Sprintf("pod %s: %s: %s", pod.Name, status, c.Message)
 	}
 	return fmt.Sprintf("pod %s: %s", pod.Name, status)

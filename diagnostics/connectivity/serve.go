@@ -6,12 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"istio-pod-network-controller/internal/redirection"
 )
 
 // Limits of one connection. The proxy's own connection has to end before its client gives up.
@@ -24,6 +21,8 @@ const (
 // Server answers connections in one of the two pods.
 type Server struct {
 	Pod string
+	// Dst returns the destination that the client of a connection dialled, before redirection.
+	Dst func(*net.TCPConn) netip.AddrPort
 	// Dial makes the proxy's own connections; nil means the ordinary way.
 	Dial Dialer
 }
@@ -82,32 +81,11 @@ func (s Server) answer(ctx context.Context, c *net.TCPConn, role Role) {
 	if err := readLine(c, &r); err != nil {
 		return
 	}
-	a := Answer{Role: role, Pod: s.Pod, Dst: originalDst(c)}
+	a := Answer{Role: role, Pod: s.Pod, Dst: s.Dst(c)}
 	if role == RoleOutbound {
 		a.Next, a.Fault = s.passOn(ctx, a.Dst, r)
 	}
 	_ = writeLine(c, a) // the client may have gone
-}
-
-// originalDst returns the destination that the client dialled: from connection tracking, or the local address of a connection that was not
-// redirected.
-func originalDst(c *net.TCPConn) netip.AddrPort {
-	local, ok := c.LocalAddr().(*net.TCPAddr)
-	raw, err := c.SyscallConn()
-	if err != nil || !ok {
-		return netip.AddrPort{}
-	}
-	addr, port, domain := local.AddrPort().Addr().Unmap(), local.AddrPort().Port(), syscall.AF_INET6
-	if addr.Is4() {
-		domain = syscall.AF_INET
-	}
-	_ = raw.Control(func(fd uintptr) { // the connection may be closed, then the local address stays
-		ip, p, err := redirection.OriginalDst(int(fd), domain)
-		if a, ok := netip.AddrFromSlice(ip); err == nil && ok {
-			addr, port = a.Unmap(), uint16(p)
-		}
-	})
-	return netip.AddrPortFrom(addr.WithZone(""), port)
 }
 
 // passOn connects to a destination as a proxy does. A request that has been passed on before comes from the proxy itself: that is a loop.

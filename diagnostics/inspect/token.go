@@ -11,7 +11,7 @@ import (
 
 // ErrNoToken means that a kubeconfig identifies its user by something that the agent cannot check.
 var ErrNoToken = errors.New("the kubeconfig has no bearer token, only a client certificate or a password, which the agent cannot check: " +
-	"give --token \"$(kubectl create token SERVICEACCOUNT --audience " + Audience + ")\" for an account that may get the pod, or --via exec")
+	"give --agent-token \"$(kubectl create token SERVICEACCOUNT --audience " + Audience + ")\" for an account that may get the pod, or --via exec")
 
 // Token returns the bearer token that requests of a kubeconfig carry, wherever it comes from: the file, a token's file, or a plugin.
 func Token(config *rest.Config) (string, error) {

@@ -9,10 +9,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/test/standins/apistandin"
 )
 
@@ -37,13 +37,13 @@ func phase(p corev1.PodPhase) func(*corev1.Pod) {
 }
 
 // reports gives a pod the agent's report.
-func reports(status controllers.Status, reason string, ok corev1.ConditionStatus) func(*corev1.Pod) {
+func reports(status podreport.Status, reason string, ok corev1.ConditionStatus) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		if status != "" {
-			pod.Annotations[controllers.KeyStatus] = string(status)
-			pod.Annotations[controllers.KeyDetails] = `{"hook":"nri","backend":"nftables","time":"2026-01-02T03:04:05Z","message":"m"}`
+			pod.Annotations[podreport.KeyStatus] = string(status)
+			pod.Annotations[podreport.KeyDetails] = `{"hook":"nri","backend":"nftables","time":"2026-01-02T03:04:05Z","message":"m"}`
 		}
-		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: controllers.Condition, Status: ok, Reason: reason, Message: "because"})
+		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: podreport.Condition, Status: ok, Reason: reason, Message: "because"})
 	}
 }
 

@@ -8,9 +8,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // State is how a pod stands.
@@ -77,7 +77,7 @@ func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return out, false
 	}
-	condition, status := cluster.Condition(pod, controllers.Condition), controllers.Status(pod.Annotations[controllers.KeyStatus])
+	condition, status := cluster.Condition(pod, podreport.Condition), podreport.Status(pod.Annotations[podreport.KeyStatus])
 	reported := condition != nil || status != ""
 	want, err := intent.Of(pod, at.namespace, config())
 	profile, _ := intent.ProxyProfile(pod, at.namespace) // err is the same error
@@ -92,7 +92,7 @@ func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
 	}
 	out = Pod{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Created: pod.CreationTimestamp.UTC()}
 	var said details
-	if json.Unmarshal([]byte(pod.Annotations[controllers.KeyDetails]), &said) == nil {
+	if json.Unmarshal([]byte(pod.Annotations[podreport.KeyDetails]), &said) == nil {
 		out.Hook, out.Backend, out.SpecHash, out.Reported, out.Notes = said.Hook, said.Backend, said.SpecHash, said.Time, said.Notes
 	}
 	if reported {
@@ -124,24 +124,24 @@ func config() intent.Config {
 }
 
 // reportedState returns the state of a pod with a report. An agent of another release may use a reason that this program does not know.
-func reportedState(c *corev1.PodCondition, status controllers.Status) (State, string) {
+func reportedState(c *corev1.PodCondition, status podreport.Status) (State, string) {
 	if c == nil {
-		states := map[controllers.Status]State{controllers.StatusInitialized: Programmed, controllers.StatusRemoved: Removed}
+		states := map[podreport.Status]State{podreport.StatusInitialized: Programmed, podreport.StatusRemoved: Removed}
 		if s, ok := states[status]; ok {
 			return s, ""
 		}
 		return Failed, "the pod's report says " + string(status)
 	}
 	state, ok := map[string]State{
-		controllers.ReasonInitialized: Programmed, controllers.ReasonRemoved: Removed, controllers.ReasonNotRequired: Skipped,
-		controllers.ReasonProgrammedByOthers: Others, controllers.ReasonProxyNotReady: ProxyNotReady, controllers.ReasonContended: Contended,
-		controllers.ReasonPreempted: Preempted, controllers.ReasonSandboxNotReady: Waiting,
+		podreport.ReasonInitialized: Programmed, podreport.ReasonRemoved: Removed, podreport.ReasonNotRequired: Skipped,
+		podreport.ReasonProgrammedByOthers: Others, podreport.ReasonProxyNotReady: ProxyNotReady, podreport.ReasonContended: Contended,
+		podreport.ReasonPreempted: Preempted, podreport.ReasonSandboxNotReady: Waiting,
 	}[c.Reason]
 	switch {
 	case state == Programmed:
-		_, unheard, found := strings.Cut(c.Message, controllers.NobodyListens)
+		_, unheard, found := strings.Cut(c.Message, podreport.NobodyListens)
 		if found {
-			unheard = controllers.NobodyListens + unheard
+			unheard = podreport.NobodyListens + unheard
 		}
 		return state, unheard // the rest is what everybody wants to see
 	case ok:

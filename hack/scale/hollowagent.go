@@ -24,6 +24,7 @@ import (
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/agentstatus"
+	"istio-pod-network-controller/internal/selfreport"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
@@ -33,7 +34,7 @@ import (
 // its report about itself.
 type hollowAgent struct {
 	manager manager.Manager
-	report  agentstatus.Report
+	report  selfreport.Report
 	synced  atomic.Bool // the caches are filled, which is when an agent is ready
 	seen    *fleet
 	stop    context.CancelFunc
@@ -91,12 +92,12 @@ func newHollowAgent(s *server, node string, seen *fleet) (*hollowAgent, error) {
 	if err != nil {
 		return nil, err
 	}
-	write, err := agentstatus.NewWrite(mgr, types.NamespacedName{Namespace: agentNamespace, Name: agentPod(node)})
+	write, err := selfreport.NewWrite(mgr, types.NamespacedName{Namespace: agentNamespace, Name: agentPod(node)})
 	if err != nil {
 		return nil, err
 	}
 	a := &hollowAgent{manager: mgr, seen: seen, ended: make(chan error, 1)}
-	a.report = agentstatus.Report{Look: a.status, Write: seen.countOwn(write), Log: logr.Discard()}
+	a.report = selfreport.Report{Look: a.status, Write: seen.countOwn(write), Log: logr.Discard()}
 	return a, a.add()
 }
 

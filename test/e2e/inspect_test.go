@@ -168,8 +168,8 @@ func TestInspectAnswersWhoMayGetThePod(t *testing.T) {
 	})
 	wantInOrder(t, wantInspected(t, d.kubeconfig, pod.Name, "--via", "tunnel"))
 	wantInOrder(t, wantInspected(t, "", s.name+"/"+pod.Name, "--via", "exec"))
-	wantInOrder(t, wantInspected(t, d.kubeconfig, pod.Name, "--via", "direct", "--token", s.tokenOf(t, agentName)))
-	wantRefused(t, d.kubeconfig, "does not accept this token", pod.Name, "--via", "direct", "--token", s.tokenOf(t, "somebody-else"))
+	wantInOrder(t, wantInspected(t, d.kubeconfig, pod.Name, "--via", "direct", "--agent-token", s.tokenOf(t, agentName)))
+	wantRefused(t, d.kubeconfig, "does not accept this token", pod.Name, "--via", "direct", "--agent-token", s.tokenOf(t, "somebody-else"))
 }
 
 func wantInOrder(t *testing.T, doc inspection) {

@@ -87,14 +87,10 @@ func (s *space) awaitStatus(t *testing.T, kubeconfig string, wantCode int, words
 	})
 }
 
-// runStatus runs the command as kubectl runs a plugin, and gives what it printed and its exit code.
+// runStatus runs the command and gives what it printed and its exit code.
 func runStatus(ctx context.Context, t *testing.T, kubeconfig string, args ...string) (out string, code int) {
 	t.Helper()
-	plugin := filepath.Join(t.TempDir(), "kubectl-pod_network")
-	program, err := filepath.Abs("../../build/" + agentName)
-	must(t, err)
-	must(t, os.Symlink(program, plugin))
-	cmd := exec.CommandContext(ctx, plugin, append([]string{"status", "--kubeconfig", kubeconfig}, args...)...)
+	cmd := exec.CommandContext(ctx, "../../build/"+agentName, append([]string{"status", "--kubeconfig", kubeconfig}, args...)...)
 	data, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {

@@ -12,7 +12,7 @@ import (
 // exitCode is one exit code of a program.
 type exitCode struct{ program, code, meaning string }
 
-// exitCodes returns every constant whose name starts with "exit" of the packages with command lines. Each needs a comment that says when
+// exitCodes returns every constant whose name starts with "exit" or "Exit" of the packages with command lines. Each needs a comment that says when
 // the program ends with it.
 func exitCodes(s *source) ([]exitCode, error) {
 	var all []exitCode
@@ -24,7 +24,7 @@ func exitCodes(s *source) ([]exitCode, error) {
 		}
 		for _, c := range p.constants {
 			number, ok := c.value.(*ast.BasicLit)
-			if !strings.HasPrefix(c.name, "exit") || !ok {
+			if !strings.HasPrefix(strings.ToLower(c.name), "exit") || !ok {
 				continue
 			}
 			if c.comment == "" {
@@ -45,7 +45,7 @@ func exitCodes(s *source) ([]exitCode, error) {
 // programOf returns the program that a package's exit codes belong to, or "".
 func programOf(dir string) string {
 	switch {
-	case dir == "agent/cli":
+	case dir == "internal/cmdline":
 		return "istio-pod-network-controller"
 	case dir == "runtime/cni":
 		return "istio-pod-network-cni"

@@ -1,0 +1,158 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/diagnostics/check"
+	"istio-pod-network-controller/internal/cmdline"
+	"istio-pod-network-controller/internal/intent"
+)
+
+// checkFlags are the flags of `check`.
+type checkFlags struct {
+	kube    kubeFlags
+	output  string
+	timeout time.Duration
+	pre     bool
+	node    bool
+	local   check.NodeGatherer
+}
+
+func newCheck(p Program) *cobra.Command {
+	f := &checkFlags{kube: p.kubeFlags()}
+	cmd := &cobra.Command{
+		Use: "check", Short: "Say whether a cluster is fit for the agent, and whether an installed agent works", Args: cmdline.NoArguments,
+		Long: "Reads the cluster and prints a line for each check: ok, warn or fail, with the reason, what to do, and where to read on. It changes\n" +
+			"nothing. What cannot be read for lack of rights is one warning that names the right.\n" +
+			"Exit status: 0 nothing failed, whatever warnings there are; 1 a check failed, or the cluster cannot be reached.",
+		Example: "  istio-pod-network-controller check --pre     # before installing\n" +
+			"  istio-pod-network-controller check           # after it",
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	fs := cmd.Flags()
+	f.kube.add(fs)
+	for _, unused := range []string{"namespace", "agent-namespace"} {
+		_ = fs.MarkHidden(unused) // check reads all namespaces
+	}
+	fs.StringVarP(&f.output, "output", "o", cmdline.OutputText, "text or json")
+	fs.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long reading the cluster may take")
+	fs.BoolVar(&f.pre, "pre", false, "only what makes sense before the agent is installed")
+	if p.OnNode != nil {
+		f.addNode(cmd, p.OnNode.Check)
+	}
+	return cmd
+}
+
+// addNode adds what looks at the node that the program runs on.
+func (f *checkFlags) addNode(cmd *cobra.Command, local check.NodeGatherer) {
+	cmd.Long += "\nWith --node it looks at the node that it runs on instead, as root."
+	cmd.Example += "\n  istio-pod-network-controller check --node    # on a node, as root"
+	f.local = local
+	fs := cmd.Flags()
+	fs.BoolVar(&f.node, "node", false, "look at this node instead of a cluster; needs root")
+	fs.StringVar(&f.local.Root, "root", "/", "with --node: where the node's files are")
+	fs.StringVar(&f.local.NRISocket, "nri-socket", local.NRISocket, "with --node: the runtime's NRI socket")
+	fs.StringVar(&f.local.CNIDir, "cni-conf-dir", "/etc/cni/net.d", "with --node: where the runtime looks for network configurations")
+}
+
+func (f *checkFlags) validate() error {
+	err := cmdline.ValidateReport(f.output, f.timeout)
+	if f.node && f.pre {
+		err = errors.Join(err, errors.New("--pre: with --node it has no meaning: the node's checks are the same before and after"))
+	}
+	return err
+}
+
+func (f *checkFlags) run(cmd *cobra.Command) error {
+	if err := f.validate(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+	defer cancel()
+	p := startProgress(cmd.ErrOrStderr(), "checking")
+	results, err := f.results(ctx)
+	p.stop()
+	if err != nil {
+		return err
+	}
+	if err := f.print(cmd.OutOrStdout(), results); err != nil {
+		return err
+	}
+	if check.Worst(results) == check.Fail {
+		return cmdline.ExitCode(cmdline.ExitError) // the results say why
+	}
+	return nil
+}
+
+func (f *checkFlags) results(ctx context.Context) ([]check.Result, error) {
+	if f.node {
+		if err := f.nodeFault(); err != nil {
+			return nil, err
+		}
+		return check.RunNode(f.local.Gather(ctx)), nil
+	}
+	client, err := f.kube.connect()
+	if err != nil {
+		return nil, err
+	}
+	g := check.Gatherer{Client: client, Release: cmdline.Build().Version, Intent: intentOf, Objects: objectsBy(client)}
+	facts := g.Gather(ctx)
+	switch err := facts.Unreachable(); {
+	case errors.Is(ctx.Err(), context.Canceled):
+		return nil, fmt.Errorf("interrupted while reading the cluster at %s", client.config.Host)
+	case err != nil:
+		return nil, fmt.Errorf("read the API server's version: %w", clusterError(client.config, err))
+	}
+	return check.Run(facts, f.pre), nil
+}
+
+// objectsBy reads the proxy manager's objects by the client's connection: there is no typed client of them.
+func objectsBy(client connection) func(context.Context, string, metav1.ListOptions) ([]byte, error) {
+	return func(ctx context.Context, resource string, o metav1.ListOptions) ([]byte, error) {
+		return client.CoreV1().RESTClient().Get().AbsPath("/apis", v1alpha1.GroupVersion().Group, v1alpha1.GroupVersion().Version, resource).
+			VersionedParams(&o, scheme.ParameterCodec).SetHeader("Accept", runtime.ContentTypeJSON).DoRaw(ctx)
+	}
+}
+
+// nodeFault returns why this node cannot be looked at. Without it every check would blame the node.
+func (f *checkFlags) nodeFault() error {
+	if info, err := os.Stat(f.local.Root); err != nil || !info.IsDir() {
+		return fmt.Errorf("--root: value %q: want the directory with the node's files", f.local.Root)
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("--node: this takes root on the node: run it by sudo")
+	}
+	return nil
+}
+
+// intentOf reads the flags of `run` that decide what pods ask for; flags that this release does not know are passed over.
+func intentOf(args []string) (intent.Config, error) {
+	o := &cmdline.IntentFlags{}
+	fs := pflag.NewFlagSet("run", pflag.ContinueOnError)
+	fs.ParseErrorsAllowlist.UnknownFlags = true
+	o.Add(fs)
+	if err := fs.Parse(args); err != nil {
+		return intent.Config{}, fmt.Errorf("read the agents' flags: %w", err)
+	}
+	err := o.Validate()
+	return o.Config, err
+}
+
+func (f *checkFlags) print(out io.Writer, results []check.Result) error {
+	return cmdline.PrintAs(out, f.output, struct {
+		Worst   check.Level    `json:"worst"`
+		Results []check.Result `json:"results"`
+	}{check.Worst(results), results}, cmdline.Writes(check.Text(results)))
+}

@@ -1,0 +1,165 @@
+package commands
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/internal/cmdline"
+	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/iptables"
+)
+
+// explainOptions are the flags of `explain`.
+type explainOptions struct {
+	cmdline.IntentFlags
+	files  []string
+	output string
+}
+
+func newExplain() *cobra.Command {
+	o := &explainOptions{}
+	cmd := &cobra.Command{
+		Use: "explain -f FILE...", Short: "Say what the agent would do with the pods of manifests, and why", Args: cmdline.NoArguments,
+		Long: "Reads Pods, and the pod templates of Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers, Jobs and CronJobs,\n" +
+			"with their Namespaces if they are among the manifests. Asks neither a cluster nor the kernel. For each it prints whether it would be\n" +
+			"redirected and why, each setting and where it comes from, the rules in words, and warnings. The flags are those of run.\n" +
+			"A manifest that Istio has not injected yet has no proxy: give the injected one (istioctl kube-inject).\n" +
+			"Exit status: 0 redirected or not, 1 something is invalid.",
+		Example: "  istio-pod-network-controller explain -f deployment.yaml -f namespace.yaml\n" +
+			"  istioctl kube-inject -f deployment.yaml | istio-pod-network-controller explain -f - -o json",
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
+	}
+	fs := cmd.Flags()
+	fs.StringSliceVarP(&o.files, "filename", "f", nil, "file with manifests as YAML or JSON, - for standard input; may be given several times")
+	fs.StringVarP(&o.output, "output", "o", cmdline.OutputWords, "words, json or yaml")
+	fs.StringVar(&o.Config.AgentNamespace, "agent-namespace", "", "namespace of the agent itself, whose pods are never redirected")
+	o.IntentFlags.Add(fs)
+	return cmd
+}
+
+func (o *explainOptions) run(cmd *cobra.Command) error {
+	if err := cmdline.OneOf("output", o.output, cmdline.OutputWords, cmdline.OutputJSON, cmdline.OutputYAML); err != nil {
+		return err
+	}
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	if len(o.files) == 0 {
+		return errors.New("--filename: required: name a file with a Pod or a Deployment, or - for standard input")
+	}
+	found, err := readWorkloads(cmd.InOrStdin(), o.files)
+	if err != nil {
+		return err
+	}
+	if len(found.workloads) == 0 {
+		return fmt.Errorf("--filename: none of the manifests has pods%s: want one of %s", found.others(), workloadKinds())
+	}
+	var all []explained
+	invalid := 0
+	for _, w := range found.workloads {
+		e := o.explain(w, found.namespaceOf(w))
+		if e.Error != "" {
+			invalid++
+		}
+		all = append(all, e)
+	}
+	err = cmdline.PrintAs(cmd.OutOrStdout(), o.output, explanations{all}, func(w io.Writer) error { return printExplanations(w, all) })
+	if err != nil {
+		return err
+	}
+	if invalid > 0 {
+		return fmt.Errorf("%d of %d objects are invalid", invalid, len(all))
+	}
+	return nil
+}
+
+// explained is the answer about one object.
+type explained struct {
+	Kind       string           `json:"kind"`
+	Namespace  string           `json:"namespace,omitempty"`
+	Name       string           `json:"name,omitempty"`
+	Redirected bool             `json:"redirected"`
+	Reason     string           `json:"reason,omitempty"`
+	AskedBy    string           `json:"askedBy,omitempty"`
+	Summary    []string         `json:"summary,omitempty"`
+	Settings   []intent.Setting `json:"settings,omitempty"`
+	Rules      []explainedRule  `json:"rules,omitempty"`
+	Notes      []string         `json:"notes,omitempty"`
+	Warnings   []string         `json:"warnings,omitempty"`
+	Error      string           `json:"error,omitempty"`
+}
+
+// explainedRule is a rule in words.
+type explainedRule struct {
+	Chain string `json:"chain"`
+	Words string `json:"words"`
+	Why   string `json:"why,omitempty"`
+}
+
+// explain answers for one object; ns is its namespace, or nil if that is not among the manifests.
+func (o *explainOptions) explain(w workload, ns *corev1.Namespace) explained {
+	out := explained{Kind: w.kind, Namespace: w.pod.Namespace, Name: w.pod.Name, Warnings: w.warnings}
+	if w.fault != nil {
+		out.Error = w.fault.Error()
+		return out
+	}
+	asked, err := intent.Explain(&w.pod, ns, o.Config)
+	out.Redirected, out.Reason, out.AskedBy = asked.Redirect, string(asked.Reason), asked.AskedBy
+	out.Settings, out.Notes = asked.Settings, asked.Notes
+	out.Warnings = append(out.Warnings, intent.Warnings(&w.pod, ns, asked.Intent)...)
+	out.Warnings = append(out.Warnings, o.warnings(w, ns, asked.Intent)...)
+	if err == nil && asked.Redirect {
+		out.Summary = asked.Spec.Summary()
+		out.Rules, err = explainedRules(asked.Spec)
+	}
+	if err != nil {
+		out.Error = err.Error()
+	}
+	return out
+}
+
+// explainedRules returns the rules for a Spec. Resolvers that only the runtime knows are no error.
+func explainedRules(spec iptables.Spec) (out []explainedRule, err error) {
+	if spec.DNS == iptables.DNSResolvConf && len(spec.Resolvers) == 0 {
+		spec.DNS = iptables.DNSOff
+	}
+	rules, err := iptables.Rules(spec)
+	for _, l := range rules.Lines() {
+		out = append(out, explainedRule{Chain: l.Chain, Words: l.Words, Why: l.Why})
+	}
+	return out, err
+}
+
+// warnings are those about what a manifest does not show.
+func (o *explainOptions) warnings(w workload, ns *corev1.Namespace, in intent.Intent) (out []string) {
+	if profile, err := intent.ProxyProfile(&w.pod, ns); err == nil && profile != "" {
+		out = append(out, fmt.Sprintf("annotation %s chooses ProxyProfile %q: an agent with --sidecars runs a proxy for the pod; this answer is for one without", intent.KeySidecar, profile))
+	}
+	if class := w.pod.Spec.RuntimeClassName; class != nil && !o.Config.Supports(*class) {
+		out = append(out, fmt.Sprintf("runtimeClassName is %q: if that is also its handler, the pod is not redirected (--unsupported-runtime-handlers)", *class))
+	}
+	if in.Reason == intent.NoProxy || in.Reason == intent.NoProxyInject {
+		out = append(out, "if Istio injects the proxy later, explain the injected manifest: istioctl kube-inject -f FILE | istio-pod-network-controller explain -f -")
+	}
+	if in.Redirect && in.Spec.DNS == iptables.DNSResolvConf && len(in.Spec.Resolvers) == 0 {
+		out = append(out, "the pod's resolvers are known on the node only: the rules are shown without those for lookups; --cluster-dns names them here")
+	}
+	return append(out, namespaceWarnings(ns)...)
+}
+
+func namespaceWarnings(ns *corev1.Namespace) (out []string) {
+	if ns == nil {
+		return nil
+	}
+	if v, ok := ns.Annotations[intent.KeyInitialize]; ok && v != "true" && v != "false" {
+		out = append(out, fmt.Sprintf("namespace %s: annotation %s, value %q, asks for nothing: want \"true\"", ns.Name, intent.KeyInitialize, v))
+	}
+	for _, about := range intent.Misplaced(ns.Annotations, ns.Labels) {
+		out = append(out, "namespace "+ns.Name+": "+about)
+	}
+	return out
+}

@@ -1,0 +1,152 @@
+package commands
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
+
+	"istio-pod-network-controller/internal/intent"
+)
+
+// kinds are the kinds that are, or make, pods, with the group of their API.
+func kinds() map[string]string {
+	return map[string]string{
+		"Pod": "", "ReplicationController": "",
+		"Deployment": "apps", "ReplicaSet": "apps", "StatefulSet": "apps", "DaemonSet": "apps",
+		"Job": "batch", "CronJob": "batch",
+	}
+}
+
+func workloadKinds() string { return strings.Join(slices.Sorted(maps.Keys(kinds())), ", ") }
+
+// ofKind returns a new object of a kind, or nil for a kind without pods.
+func ofKind(apiVersion, kind string) any {
+	group, _, versioned := strings.Cut(apiVersion, "/")
+	if !versioned {
+		group = ""
+	}
+	if want, ok := kinds()[kind]; !ok || want != group {
+		return nil
+	}
+	object, err := scheme.Scheme.New(schema.GroupVersionKind{Group: group, Version: "v1", Kind: kind})
+	if err != nil {
+		return nil
+	}
+	return object
+}
+
+// podOf returns the pod that an object is, or makes, and the annotations of the object itself if it is no pod.
+func podOf(kind string, data []byte) (pod corev1.Pod, own map[string]string, err error) {
+	if kind == "Pod" {
+		err = json.Unmarshal(data, &pod)
+		return pod, nil, err
+	}
+	var maker struct {
+		metav1.ObjectMeta `json:"metadata"`
+		Spec              struct {
+			Template    corev1.PodTemplateSpec  `json:"template"`
+			JobTemplate batchv1.JobTemplateSpec `json:"jobTemplate"` // a CronJob's
+		} `json:"spec"`
+	}
+	err = json.Unmarshal(data, &maker)
+	template := maker.Spec.Template
+	if kind == "CronJob" {
+		template = maker.Spec.JobTemplate.Spec.Template
+	}
+	return corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}, maker.Annotations, err
+}
+
+// readWorkload reads one object of a kind. The caller sets its namespace and name.
+func readWorkload(apiVersion, kind string, data []byte) workload {
+	w := workload{kind: kind}
+	if w.fault = decode(data, ofKind(apiVersion, kind)); w.fault != nil {
+		return w
+	}
+	var own map[string]string
+	if w.pod, own, w.fault = podOf(kind, data); w.fault != nil {
+		return w
+	}
+	for _, key := range slices.Sorted(maps.Keys(own)) {
+		if intent.Reads(key) {
+			w.warnings = append(w.warnings, fmt.Sprintf("annotation %s is on the %s itself, where it has no effect: move it to the pod template's metadata.annotations", key, kind))
+		}
+	}
+	if len(w.pod.Spec.Containers) == 0 {
+		w.warnings = append(w.warnings, "it has no containers: the API server would refuse it")
+	}
+	if err := yaml.UnmarshalStrict(data, ofKind(apiVersion, kind)); err != nil {
+		w.warnings = append(w.warnings, "a field that nobody knows: "+cause(err))
+	}
+	return w
+}
+
+// decode decodes an object. Annotations and labels that are no strings, the usual mistake, are named by their path.
+func decode(data []byte, into any) error {
+	var tree any
+	if err := json.Unmarshal(data, &tree); err != nil {
+		return err
+	}
+	if faults := notStrings(tree, ""); len(faults) > 0 {
+		return fmt.Errorf("%s", strings.Join(faults, "; "))
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		return fmt.Errorf("%s", cause(err))
+	}
+	return nil
+}
+
+// cause returns the message of an error of decoding without the names of our libraries.
+func cause(err error) string {
+	message := err.Error()
+	for _, words := range []string{"error unmarshaling JSON: ", "while decoding JSON: ", "json: "} {
+		message = strings.ReplaceAll(message, words, "")
+	}
+	return message
+}
+
+// notStrings returns a sentence for each annotation and label that is no string, in an object at a path.
+func notStrings(tree any, path string) (out []string) {
+	object, ok := tree.(map[string]any)
+	if !ok {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(object)) {
+		at := strings.TrimPrefix(path+"."+name, ".")
+		if name != "metadata" {
+			out = append(out, notStrings(object[name], at)...)
+			continue
+		}
+		meta, _ := object[name].(map[string]any)
+		for _, field := range []string{"annotations", "labels"} {
+			values, _ := meta[field].(map[string]any)
+			for _, key := range slices.Sorted(maps.Keys(values)) {
+				if kind, wrong := notString(values[key]); wrong {
+					out = append(out, fmt.Sprintf("%s.%s[%s]: value %v is %s: want a string, so quote it", at, field, key, values[key], kind))
+				}
+			}
+		}
+	}
+	return out
+}
+
+// notString returns what a value is, if it is no string.
+func notString(value any) (kind string, wrong bool) {
+	switch value.(type) {
+	case string, nil: // null counts as an empty text
+		return "", false
+	case bool:
+		return "a bool", true
+	case float64:
+		return "a number", true
+	}
+	return "a list or an object", true
+}

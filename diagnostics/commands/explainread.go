@@ -1,0 +1,165 @@
+package commands
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	"istio-pod-network-controller/internal/cmdline"
+)
+
+// Bounds of what `explain` reads.
+const (
+	maxManifests = 16 * cmdline.MaxManifest // of all files
+	maxWorkloads = 5000
+)
+
+// workload is a pod, or what makes pods.
+type workload struct {
+	kind     string
+	pod      corev1.Pod // with the namespace and name of the object
+	warnings []string
+	fault    error // why pod could not be read
+}
+
+// manifests is what was found in files.
+type manifests struct {
+	workloads  []workload
+	namespaces map[string]*corev1.Namespace
+	ignored    map[string]bool // other kinds
+}
+
+// namespaceOf returns an object's namespace if it is among the manifests.
+func (m manifests) namespaceOf(w workload) *corev1.Namespace { return m.namespaces[w.pod.Namespace] }
+
+// others names the ignored kinds.
+func (m manifests) others() string {
+	if len(m.ignored) == 0 {
+		return ""
+	}
+	return " (found: " + strings.Join(slices.Sorted(maps.Keys(m.ignored)), ", ") + ")"
+}
+
+// readWorkloads reads all objects of the files. Objects without a namespace belong to the manifests' only Namespace, or to default.
+func readWorkloads(in io.Reader, files []string) (manifests, error) {
+	out := manifests{namespaces: map[string]*corev1.Namespace{}, ignored: map[string]bool{}}
+	left := maxManifests
+	for _, file := range files {
+		data, err := cmdline.ReadFile(in, file, left, fmt.Sprintf("the manifests are larger than %d bytes in all", maxManifests))
+		if err != nil {
+			return out, fmt.Errorf("--filename: %w", err)
+		}
+		left -= len(data)
+		if err := out.addAll(data); err != nil {
+			return out, fmt.Errorf("--filename: read %s: %w", file, err)
+		}
+	}
+	for i := range out.workloads {
+		if w := &out.workloads[i]; w.pod.Namespace == "" {
+			w.pod.Namespace = out.usualNamespace()
+		}
+	}
+	return out, nil
+}
+
+func (m manifests) usualNamespace() string {
+	if len(m.namespaces) == 1 {
+		for name := range m.namespaces {
+			return name
+		}
+	}
+	return metav1.NamespaceDefault
+}
+
+// addAll adds the documents of one file.
+func (m *manifests) addAll(data []byte) error {
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	for number := 1; ; number++ {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil {
+			err = m.addDocument(document)
+		}
+		if err != nil {
+			return fmt.Errorf("document %d: %w", number, err)
+		}
+	}
+}
+
+// addDocument adds the objects of one document. Of a key that is there twice the last one counts, as for kubectl.
+func (m *manifests) addDocument(document []byte) error {
+	object, err := yaml.YAMLToJSON(document)
+	if err != nil || string(object) == "null" {
+		return err
+	}
+	before := len(m.workloads)
+	if err := m.add(object); err != nil {
+		return err
+	}
+	if _, err := yaml.YAMLToJSONStrict(document); err != nil {
+		for i := range m.workloads[before:] {
+			w := &m.workloads[before+i]
+			w.warnings = append(w.warnings, "a key is there twice, and the last one counts: "+oneLine(cause(err)))
+		}
+	}
+	return nil
+}
+
+// oneLine joins the lines of a message.
+func oneLine(message string) string { return strings.Join(strings.Fields(message), " ") }
+
+// add adds an object, or each object of a List.
+func (m *manifests) add(object []byte) error {
+	var head struct {
+		metav1.TypeMeta `json:",inline"`
+		Metadata        struct {
+			Namespace    string `json:"namespace"`
+			Name         string `json:"name"`
+			GenerateName string `json:"generateName"`
+		} `json:"metadata"`
+		Items []json.RawMessage `json:"items"`
+	}
+	if err := json.Unmarshal(object, &head); err != nil {
+		return fmt.Errorf("it is no object of Kubernetes: %w", err)
+	}
+	if len(m.workloads) >= maxWorkloads {
+		return fmt.Errorf("there are more than %d pods and workloads", maxWorkloads)
+	}
+	switch kind := head.Kind; {
+	case kind == "":
+		return errors.New("it has no kind")
+	case strings.HasSuffix(kind, "List") && head.Items != nil:
+		for _, item := range head.Items {
+			if err := m.add(item); err != nil {
+				return err
+			}
+		}
+	case kind == "Namespace" && head.APIVersion == "v1":
+		var ns corev1.Namespace
+		if err := decode(object, &ns); err != nil {
+			return fmt.Errorf("namespace %q: %w", head.Metadata.Name, err)
+		}
+		m.namespaces[ns.Name] = &ns
+	case ofKind(head.APIVersion, kind) != nil:
+		w := readWorkload(head.APIVersion, kind, object)
+		w.pod.Namespace, w.pod.Name = head.Metadata.Namespace, cmp.Or(head.Metadata.Name, head.Metadata.GenerateName)
+		m.workloads = append(m.workloads, w)
+	default:
+		m.ignored[kind] = true
+	}
+	return nil
+}

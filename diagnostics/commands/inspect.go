@@ -1,0 +1,154 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"istio-pod-network-controller/diagnostics/inspect"
+	"istio-pod-network-controller/internal/agentstatus"
+	"istio-pod-network-controller/internal/cmdline"
+)
+
+// The values of --via.
+const (
+	viaAuto   = "auto"
+	viaDirect = "direct"
+	viaTunnel = "tunnel"
+	viaExec   = "exec"
+)
+
+// inspectTimeout bounds the whole command. Each way to the agent has a shorter time of its own.
+const inspectTimeout = 30 * time.Second
+
+// inspectOptions are the flags of `inspect`.
+type inspectOptions struct {
+	kubeFlags
+	via    string
+	output string
+	token  string
+	local  bool
+	socket string
+}
+
+func newInspect(p Program) *cobra.Command {
+	o := &inspectOptions{kubeFlags: p.kubeFlags()}
+	cmd := &cobra.Command{
+		Use: "inspect [NAMESPACE/]POD", Short: "Say what a pod asks for, what is programmed, and whether they agree",
+		Long: "Asks the agent of the pod's node, which reads the kernel: what the pod asks for and where each value comes from, the rules that are in\n" +
+			"force with the packets that each has seen, whether they agree, rules of others, the pod's last events, and what to do next.\n\n" +
+			"The agent answers whoever may get the pod. It is asked directly if its node can be reached, else through the API server (which takes the\n" +
+			"right to get pods/proxy in the agents' namespace), else by a command in its container (pods/exec there).\n" +
+			"Exit status: 0 the pod has what it asks for, 1 error, 3 it has not, or that is not known.",
+		Example: "  istio-pod-network-controller inspect -n shop cart-1\n" +
+			"  istio-pod-network-controller inspect shop/cart-1 --via tunnel -o yaml",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				return nil
+			}
+			return fmt.Errorf("want one pod and not %d: %s [NAMESPACE/]POD", len(args), cmd.CommandPath())
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.validate(); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), inspectTimeout)
+			defer cancel()
+			p := startProgress(cmd.ErrOrStderr(), "asking for pod "+strconv.Quote(args[0]))
+			doc, err := o.document(ctx, args[0])
+			p.stop()
+			if err != nil {
+				return err
+			}
+			if err := o.print(cmd.OutOrStdout(), doc); err != nil {
+				return err
+			}
+			if code := doc.ExitCode(); code != 0 {
+				return cmdline.ExitCode(code)
+			}
+			return nil
+		},
+	}
+	fs := cmd.Flags()
+	o.kubeFlags.add(fs)
+	fs.Lookup("agent-namespace").Usage = "the namespace of the agents, the only one whose pods are asked and shown a token; empty means " + agentstatus.Name
+	fs.StringVar(&o.via, "via", viaAuto, "how the agent is asked: direct, tunnel (through the API server), exec (in its container), or auto: the first of them that works")
+	fs.StringVarP(&o.output, "output", "o", cmdline.OutputText, "text, wide (text with rules that have seen no packet), json or yaml")
+	fs.StringVar(&o.token, "agent-token", "", "the bearer token to show to the agent instead of the kubeconfig's; one of the audience "+inspect.Audience+" is worth nothing elsewhere")
+	if p.OnNode != nil {
+		fs.BoolVar(&o.local, "local", false, "ask the agent in this container, without a cluster: for NAMESPACE/POD on this node")
+		fs.StringVar(&o.socket, "socket", inspect.DefaultSocket, "with --local: the agent's socket, beside that of its --health-addr")
+	}
+	_ = o.complete(cmd, map[string][]string{ // the flags are those above; a test completes each
+		"via": {viaAuto, viaDirect, viaTunnel, viaExec}, "output": {cmdline.OutputText, cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML},
+	})
+	return cmd
+}
+
+func (o *inspectOptions) validate() error {
+	return errors.Join(
+		cmdline.OneOf("via", o.via, viaAuto, viaDirect, viaTunnel, viaExec), cmdline.OneOf("output", o.output, cmdline.OutputText, cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML),
+	)
+}
+
+// document asks the agent on this node, or on the pod's node.
+func (o *inspectOptions) document(ctx context.Context, pod string) (inspect.Document, error) {
+	if o.local {
+		namespace, name, err := cmdline.SplitPod(pod)
+		if err != nil {
+			return inspect.Document{}, fmt.Errorf("--local: %w", err)
+		}
+		doc, err := inspect.GetLocal(ctx, o.socket, namespace, name)
+		if err != nil {
+			return doc, fmt.Errorf("ask the agent in this container at %s: %w", o.socket, err)
+		}
+		doc.Events.Error = fmt.Sprintf("--local asks no API server: see kubectl -n %s events --for pod/%s", namespace, name)
+		return doc, nil
+	}
+	client, err := o.connect()
+	if err != nil {
+		return inspect.Document{}, err
+	}
+	namespace, name := client.namespace, pod
+	if before, after, ok := strings.Cut(pod, "/"); ok {
+		namespace, name = before, after
+	}
+	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
+		return inspect.Document{}, fmt.Errorf("%q: want a pod's name, or NAMESPACE/NAME", pod)
+	}
+	return o.ask(ctx, client, namespace, name)
+}
+
+// ask finds the pod and its agent, asks the agent, and adds what the caller may read by himself.
+func (o *inspectOptions) ask(ctx context.Context, client connection, namespace, name string) (doc inspect.Document, err error) {
+	pod, err := inspectedPod(ctx, client, namespace, name)
+	if err != nil {
+		return doc, err
+	}
+	by, err := agentOf(ctx, client, o.agentNamespace, pod)
+	if err != nil {
+		return doc, err
+	}
+	ways := inspectWays{client: client, agent: by, token: o.token}
+	if doc, err = ways.ask(ctx, o.via, namespace, name); err != nil {
+		return doc, err
+	}
+	doc.Events = eventsOf(ctx, client, pod)
+	doc.Asked.Notes = append(doc.Asked.Notes, misplacedKeys(ctx, client, pod)...)
+	if own, s := cmdline.Build().Version, by.Status; s != nil && s.Version != "" && s.Version != own {
+		doc.Next = append(doc.Next, fmt.Sprintf("this command is release %s and the agent %s: where they say different things, use the agent's release", own, s.Version))
+	}
+	return doc, nil
+}
+
+func (o *inspectOptions) print(w io.Writer, doc inspect.Document) error {
+	text := inspect.Text{Now: time.Now(), Wide: o.output == cmdline.OutputWide}
+	return cmdline.PrintAs(w, o.output, doc, func(w io.Writer) error { return text.Print(w, doc) })
+}

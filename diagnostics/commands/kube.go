@@ -1,0 +1,126 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"istio-pod-network-controller/diagnostics/cluster"
+	"istio-pod-network-controller/diagnostics/survey"
+)
+
+// Kubeconfig is how a command finds its cluster. ConfigFlags of kubectl is, too.
+type Kubeconfig interface {
+	// AddFlags adds flags with kubectl's names, of which one is "namespace".
+	AddFlags(fs *pflag.FlagSet)
+	ToRawKubeConfigLoader() clientcmd.ClientConfig
+}
+
+// kubeFlags are the flags of every command that asks a cluster.
+type kubeFlags struct {
+	Kubeconfig
+	namespaceFlag  pflag.Value
+	agentNamespace string
+}
+
+func (k *kubeFlags) add(fs *pflag.FlagSet) {
+	k.AddFlags(fs)
+	k.namespaceFlag = fs.Lookup("namespace").Value
+	fs.StringVar(&k.agentNamespace, "agent-namespace", "", "the namespace of the agents; empty means wherever pods with the agent's label are")
+}
+
+// givenNamespace returns the flag's value, which may be empty.
+func (k *kubeFlags) givenNamespace() string { return k.namespaceFlag.String() }
+
+// fewFlags are the flags of the agent's program, with kubectl's names and defaults.
+type fewFlags struct{ kubeconfig, context, namespace string }
+
+// AddFlags adds them.
+func (f *fewFlags) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "the kubeconfig file; empty means $KUBECONFIG, then ~/.kube/config, then the pod's own service account")
+	fs.StringVar(&f.context, "context", "", "the kubeconfig's context; empty means its current one")
+	fs.StringVarP(&f.namespace, "namespace", "n", "", "the namespace; empty means the context's")
+}
+
+// ToRawKubeConfigLoader returns what reads the kubeconfig.
+func (f *fewFlags) ToRawKubeConfigLoader() clientcmd.ClientConfig {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = f.kubeconfig
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: f.context}
+	overrides.Context.Namespace = f.namespace
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+}
+
+// connection is a client of the cluster that the flags name, and the namespace of commands for which none was given.
+type connection struct {
+	*kubernetes.Clientset
+	config    *rest.Config
+	namespace string
+}
+
+// connect makes a client. It sends nothing.
+func (k *kubeFlags) connect() (c connection, err error) {
+	if c.config, c.namespace, err = k.config(); err == nil {
+		c.Clientset, err = cluster.NewClient(c.config)
+	}
+	return c, err
+}
+
+// config returns how to reach the cluster, and the namespace of commands for which none was given.
+func (k *kubeFlags) config() (*rest.Config, string, error) {
+	loader := k.ToRawKubeConfigLoader()
+	config, err := loader.ClientConfig()
+	if err != nil {
+		if clientcmd.IsEmptyConfig(err) || errors.Is(err, clientcmd.ErrEmptyConfig) {
+			return nil, "", errors.New("no cluster to ask: neither --kubeconfig, $KUBECONFIG nor ~/.kube/config names one, and this is no pod of a cluster")
+		}
+		return nil, "", fmt.Errorf("read kubeconfig: %w", err)
+	}
+	namespace, _, err := loader.Namespace()
+	if err != nil {
+		return nil, "", fmt.Errorf("read kubeconfig: %w", err)
+	}
+	return config, namespace, nil
+}
+
+// completionTimeout bounds what a shell waits for after the Tab key.
+const completionTimeout = 2 * time.Second
+
+// complete has shells offer the cluster's namespaces and nodes, and the values of other flags. The error names missing flags.
+func (k *kubeFlags) complete(cmd *cobra.Command, fixed map[string][]string) error {
+	var errs []error
+	for flag, resource := range map[string]string{"namespace": "namespaces", "agent-namespace": "namespaces", "node": "nodes"} {
+		if cmd.Flags().Lookup(flag) == nil {
+			continue
+		}
+		errs = append(errs, cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+			return k.names(cmd.Context(), resource, typed), cobra.ShellCompDirectiveNoFileComp
+		}))
+	}
+	for flag, values := range fixed {
+		errs = append(errs, cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
+	}
+	return errors.Join(errs...)
+}
+
+// names returns the names of the cluster's objects that begin as typed. Whatever goes wrong, there is none: a shell shows no errors.
+func (k *kubeFlags) names(ctx context.Context, resource, typed string) []string {
+	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
+	defer cancel()
+	client, err := k.connect()
+	if err != nil {
+		return nil
+	}
+	names, err := survey.Names(ctx, client, resource, typed)
+	if err != nil {
+		return nil
+	}
+	return names
+}

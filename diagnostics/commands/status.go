@@ -1,0 +1,135 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"istio-pod-network-controller/diagnostics/survey"
+	"istio-pod-network-controller/internal/cmdline"
+)
+
+// statusOptions are the flags of `status`.
+type statusOptions struct {
+	kubeFlags
+	all            bool
+	labels, fields string
+	node           string
+	output         string
+	watch          bool
+}
+
+func newStatus(p Program) *cobra.Command {
+	o := &statusOptions{kubeFlags: p.kubeFlags()}
+	cmd := &cobra.Command{
+		Use: "status", Short: "Show how the agents and the pods that ask for redirection stand", Args: noStatusArguments,
+		Long: "Shows a line for each node with its agent, and one for each pod that asks for redirection or has a report.\n" +
+			"It only reads, and shows what the rights of the kubeconfig allow. The exit code is 1 if something does not have what it asks for,\n" +
+			"and 2 if the cluster could not be asked, or not about all pods that were asked for.",
+		Example: "  istio-pod-network-controller status -A                            # all nodes and pods\n" +
+			"  istio-pod-network-controller status -n shop -l app=cart -o wide\n" +
+			"  istio-pod-network-controller status -A --watch                    # what changes from now on",
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
+	}
+	fs := cmd.Flags()
+	o.add(fs)
+	fs.BoolVarP(&o.all, "all-namespaces", "A", false, "the pods of all namespaces")
+	fs.StringVarP(&o.labels, "selector", "l", "", "a label selector of pods, as in app=cart,tier!=test")
+	fs.StringVar(&o.fields, "field-selector", "", "a field selector of pods, as in status.phase=Running")
+	fs.StringVar(&o.node, "node", "", "one node, and its pods")
+	fs.StringVarP(&o.output, "output", "o", "", "wide, json or yaml; empty means a table")
+	fs.BoolVarP(&o.watch, "watch", "w", false, "go on, and print a line for each change")
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return cmdline.Unasked(cmdline.WrongFlag(cmd, err)) })
+	_ = o.complete(cmd, map[string][]string{"output": {cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML}}) // the flags are those above; a test completes each
+	return cmd
+}
+
+// noStatusArguments keeps exit code 1 for what status has found.
+func noStatusArguments(cmd *cobra.Command, args []string) error {
+	if err := cmdline.NoArguments(cmd, args); err != nil {
+		return cmdline.Unasked(fmt.Errorf("%w; inspect shows one pod, and -n, -l and --node choose some", err))
+	}
+	return nil
+}
+
+// Validate returns an error that names every invalid flag.
+func (o *statusOptions) Validate() error {
+	var errs []error
+	namespace := o.givenNamespace()
+	if o.output != "" {
+		errs = append(errs, cmdline.OneOf("output", o.output, cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML))
+	}
+	if o.all && namespace != "" {
+		errs = append(errs, fmt.Errorf("--all-namespaces (-A) and --namespace %s do not go together", namespace))
+	}
+	if o.watch && (o.output == cmdline.OutputJSON || o.output == cmdline.OutputYAML) {
+		errs = append(errs, fmt.Errorf("--watch prints lines: it does not go with --output %s", o.output))
+	}
+	if faults := validation.IsDNS1123Label(namespace); namespace != "" && len(faults) > 0 {
+		errs = append(errs, fmt.Errorf("--namespace: value %q: %s", namespace, strings.Join(faults, "; ")))
+	}
+	if faults := validation.IsDNS1123Subdomain(o.node); o.node != "" && len(faults) > 0 {
+		errs = append(errs, fmt.Errorf("--node: value %q: %s", o.node, strings.Join(faults, "; ")))
+	}
+	if _, err := labels.Parse(o.labels); err != nil {
+		errs = append(errs, fmt.Errorf("--selector: value %q: %w", o.labels, err))
+	}
+	if _, err := fields.ParseSelector(o.fields); err != nil {
+		errs = append(errs, fmt.Errorf("--field-selector: value %q: %w", o.fields, err))
+	}
+	return errors.Join(errs...)
+}
+
+func (o *statusOptions) run(cmd *cobra.Command) error {
+	if err := o.Validate(); err != nil {
+		return cmdline.Unasked(err)
+	}
+	client, err := o.connect()
+	if err != nil {
+		return cmdline.Unasked(err)
+	}
+	look := func(ctx context.Context) (survey.Report, error) { return o.look(ctx, cmd, client) }
+	r, err := look(cmd.Context())
+	if err != nil {
+		return err
+	}
+	printer := statusPrinter{out: cmd.OutOrStdout(), wide: o.output == cmdline.OutputWide, colour: colourOn(cmd.OutOrStdout())}
+	if err := cmdline.PrintAs(printer.out, o.output, r, func(io.Writer) error { return printer.tables(r) }); err != nil {
+		return err
+	}
+	if o.watch {
+		r = watchStatus(cmd.Context(), printer, cmd.ErrOrStderr(), r, look)
+	}
+	switch {
+	case r.Failing():
+		return cmdline.ExitCode(cmdline.ExitError)
+	case r.Incomplete:
+		return cmdline.ExitCode(cmdline.ExitUnasked)
+	}
+	return nil
+}
+
+// look asks the cluster, and shows on a terminal that it takes long.
+func (o *statusOptions) look(ctx context.Context, cmd *cobra.Command, client connection) (survey.Report, error) {
+	p := startProgress(cmd.ErrOrStderr(), "asking "+client.config.Host)
+	defer p.stop()
+	options := survey.Options{
+		Namespace: client.namespace, Labels: o.labels, Fields: o.fields, Node: o.node, AgentNamespace: o.agentNamespace, Version: cmdline.Build().Version,
+		Progress: func(pods int) { p.set(fmt.Sprintf("%d pods", pods)) },
+	}
+	if o.all {
+		options.Namespace, options.Fallback = "", client.namespace
+	}
+	r, err := survey.Ask(ctx, client, options)
+	if err != nil {
+		return r, cmdline.Unasked(clusterError(client.config, err))
+	}
+	return r, nil
+}

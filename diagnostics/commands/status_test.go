@@ -1,0 +1,290 @@
+package commands
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
+	"sigs.k8s.io/yaml"
+
+	"istio-pod-network-controller/diagnostics/cluster"
+	"istio-pod-network-controller/diagnostics/survey"
+	"istio-pod-network-controller/internal/cmdline"
+	"istio-pod-network-controller/test/standins/apistandin"
+)
+
+func TestStatusShowsNodesAndPods(t *testing.T) {
+	fine, failed := reportedPod("cart", "Initialized", "traffic is redirected"), reportedPod("web-with-a-long-name", "RedirectFailed", "no\nsuch table")
+	code, out, errOut := call(t, "", "status", "--kubeconfig", kubeconfigOf(t, oneNode(fine, failed)))
+	want := `NODE AGENT BACKEND HOOKS PODS TROUBLE
+node VERSION nftables watch,nri(down) 1 failed, 1 programmed nri is down: away; no early hook: pods start before their rules are there
+
+NAMESPACE NAME NODE STATE HOOK AGE MESSAGE
+shop cart node programmed nri 60m -
+shop web-with-a-long-name node failed nri 60m no such table
+
+2 pods in namespace shop: 1 failed, 1 programmed.
+`
+	got := regexp.MustCompile(` +`).ReplaceAllString(strings.Replace(out, cmdline.Build().Version, "VERSION", 1), " ")
+	if diff := cmp.Diff(want, got); diff != "" || code != cmdline.ExitError || errOut != "" {
+		t.Errorf("code %d, %s (-want +got):\n%s", code, errOut, diff)
+	}
+	lines := strings.Split(out, "\n")
+	if at := strings.Index(lines[3], "NODE"); at < 0 || strings.Index(lines[4], "node") != at || strings.Index(lines[5], "node") != at {
+		t.Errorf("the columns are not aligned:\n%s", out)
+	}
+}
+
+func TestStatusExitsWith0IfAllIsWell(t *testing.T) {
+	code, out, errOut := call(t, "", "status", "-A", "-o", "wide", "--kubeconfig", kubeconfigOf(t, oneNode(reportedPod("cart", "Initialized", ""))))
+	for _, want := range []string{"mesh/agent", "abc", "cafe", "REPORTED", "1 pod in all namespaces: 1 programmed."} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if code != 0 || errOut != "" {
+		t.Errorf("code %d: %s", code, errOut)
+	}
+	code, out, _ = call(t, "", "status", "--kubeconfig", kubeconfigOf(t, oneNode()))
+	if code != 0 || !strings.Contains(out, "No pod in namespace shop asks for redirection") {
+		t.Errorf("without pods: code %d, %s", code, out)
+	}
+}
+
+// Silence about pods that may not be looked at is not taken for health.
+func TestStatusThatMayNotSeeAllPodsSaysSo(t *testing.T) {
+	s := oneNode(reportedPod("cart", "Initialized", ""))
+	s.Forbids = func(resource, namespace string) bool { return resource == "pods" && namespace == "" }
+	file := kubeconfigOf(t, s)
+	code, out, _ := call(t, "", "status", "-A", "--agent-namespace=mesh", "--kubeconfig", file)
+	if code != cmdline.ExitUnasked || !strings.Contains(out, "not shown: this account lacks the right \"list pods\" for the whole cluster") {
+		t.Errorf("code %d, %s", code, out)
+	}
+	if code, out, _ = call(t, "", "status", "--agent-namespace=mesh", "--kubeconfig", file); code != 0 || strings.Contains(out, "not shown") {
+		t.Errorf("in one namespace: code %d, %s", code, out)
+	}
+}
+
+func TestStatusForMachines(t *testing.T) {
+	file := kubeconfigOf(t, oneNode(reportedPod("cart", "RedirectFailed", "no such table")))
+	for format, decode := range map[string]func([]byte, any) error{
+		"json": json.Unmarshal,
+		"yaml": func(data []byte, into any) error { return yaml.UnmarshalStrict(data, into) },
+	} {
+		code, out, errOut := call(t, "", "status", "-o", format, "--kubeconfig", file)
+		var r survey.Report
+		if err := decode([]byte(out), &r); err != nil {
+			t.Fatalf("%s: %v: %s", format, err, out)
+		}
+		if code != cmdline.ExitError || errOut != "" || len(r.Nodes) != 1 || len(r.Pods) != 1 || r.Pods[0].State != survey.Failed || r.Nodes[0].Status.Version != cmdline.Build().Version {
+			t.Errorf("%s: code %d, %s, %+v", format, code, errOut, r)
+		}
+	}
+}
+
+// A pod's owner cmdline.Writes what is shown. None of it may reach the terminal as a command.
+func TestStatusShowsNoCommandsOfATerminal(t *testing.T) {
+	evil := reportedPod("cart", "RedirectFailed", "\x1b]0;owned\x07\x1b[2J\u202eevil\u0085")
+	_, out, _ := call(t, "", "status", "--kubeconfig", kubeconfigOf(t, oneNode(evil)))
+	if strings.ContainsAny(out, "\x1b\x07\u202e\u0085") || !strings.Contains(out, "?]0;owned??[2J?evil") {
+		t.Errorf("%q", out)
+	}
+}
+
+// Each is a message that says what is wrong and what to do, and never exit code 0.
+func TestStatusSaysWhyItCannotAsk(t *testing.T) {
+	fails := func(err *apierrors.StatusError) http.Handler {
+		// Each answer is written into while it is encoded.
+		return &apistandin.Server{Fails: func(*http.Request) *apierrors.StatusError {
+			return &apierrors.StatusError{ErrStatus: *err.ErrStatus.DeepCopy()}
+		}}
+	}
+	expired := kubeconfigOf(t, fails(apierrors.NewUnauthorized("Unauthorized")))
+	forbidden := kubeconfigOf(t, &apistandin.Server{Forbids: func(string, string) bool { return true }})
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	ok := kubeconfigOf(t, oneNode())
+	tls := httptest.NewTLSServer(nil)
+	t.Cleanup(tls.Close)
+	for name, c := range map[string]struct {
+		args []string
+		want []string
+	}{
+		"a kubeconfig that is not there":    {[]string{"--kubeconfig=/none/config"}, []string{"/none/config", "no such file"}},
+		"a kubeconfig that is none":         {[]string{"--kubeconfig", write(t, "config", "a: [")}, []string{"read kubeconfig"}},
+		"a context that is not there":       {[]string{"--kubeconfig", ok, "--context=other"}, []string{"other"}},
+		"credentials that have expired":     {[]string{"--kubeconfig", expired}, []string{"does not accept the credentials", "log in again"}},
+		"no rights at all":                  {[]string{"--kubeconfig", forbidden}, []string{"forbidden", "config/samples/status-reader.yaml"}},
+		"nobody listens":                    {[]string{"--kubeconfig", kubeconfigTo(t, closed.URL)}, []string{closed.URL, "cannot be reached", "connection refused", "--context"}},
+		"a name that is not known":          {[]string{"--kubeconfig", kubeconfigTo(t, "http://api.invalid")}, []string{"api.invalid", "cannot be reached"}},
+		"a server with another certificate": {[]string{"--kubeconfig", kubeconfigTo(t, tls.URL)}, []string{"certificate", "right cluster"}},
+		"an expired login of a provider":    {[]string{"--kubeconfig", failingLogin(t)}, []string{"names for credentials gives none", "log in again", "false failed with exit code 1"}},
+		"a namespace that is not there":     {[]string{"--kubeconfig", ok, "-n", "none"}, []string{`namespace "none" does not exist`}},
+		"a node that is not there":          {[]string{"--kubeconfig", ok, "--node", "none"}, []string{`node "none" does not exist`}},
+		"a namespace that cannot be":        {[]string{"--kubeconfig", ok, "-n", "a/b"}, []string{"--namespace", `"a/b"`}},
+		"a node that cannot be":             {[]string{"--kubeconfig", ok, "--node", "a,b"}, []string{"--node", `"a,b"`}},
+		"a wrong selector":                  {[]string{"--kubeconfig", ok, "-l", "a in"}, []string{"--selector", `"a in"`}},
+		"a wrong field selector":            {[]string{"--kubeconfig", ok, "--field-selector", "a"}, []string{"--field-selector", `"a"`}},
+		"a wrong format":                    {[]string{"-o", "xml"}, []string{"--output", `"xml"`, "wide, json or yaml"}},
+		"changes as one document":           {[]string{"-o", "json", "--watch"}, []string{"--watch", "json"}},
+		"one namespace and all":             {[]string{"-A", "-n", "shop"}, []string{"all-namespaces", "namespace"}},
+		"a pod instead of a flag":           {[]string{"--kubeconfig", ok, "shop/cart"}, []string{`"shop/cart"`, "takes no arguments", "inspect shows one pod"}},
+		"a mistyped flag":                   {[]string{"--all-namespace"}, []string{"did you mean --all-namespaces?"}},
+	} {
+		code, out, errOut := call(t, "", append([]string{"status"}, c.args...)...)
+		if code == 0 || out != "" || !strings.HasPrefix(errOut, "error: ") || strings.Count(errOut, "\n") != 1 {
+			t.Errorf("%s: code %d, %q, %q", name, code, out, errOut)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(errOut, want) {
+				t.Errorf("%s: %q does not say %q", name, errOut, want)
+			}
+		}
+		if code != cmdline.ExitUnasked {
+			t.Errorf("%s: code %d, want %d", name, code, cmdline.ExitUnasked)
+		}
+	}
+}
+
+// failingLogin is a kubeconfig whose command for credentials fails, as those of hosted clusters do once a login has expired.
+func failingLogin(t *testing.T) string {
+	t.Helper()
+	return writeKubeconfig(t, "https://127.0.0.1:1", `{exec: {apiVersion: client.authentication.k8s.io/v1, command: "false", interactiveMode: Never}}`)
+}
+
+// A machine without any kubeconfig.
+func TestStatusWithoutACluster(t *testing.T) {
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	code, _, errOut := call(t, "", "status")
+	if code != cmdline.ExitUnasked || !strings.Contains(errOut, "no cluster to ask") {
+		t.Errorf("code %d: %s", code, errOut)
+	}
+}
+
+// A server that takes connections and says nothing is waited for as long as one request may take.
+func TestAClusterThatDoesNotAnswer(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	ended := make(chan struct{})
+	silent := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-ended }))
+	defer silent.Close()
+	defer close(ended)
+	config := &rest.Config{Host: silent.URL}
+	client, err := cluster.NewClient(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = survey.Ask(ctx, client, survey.Options{})
+	if err = clusterError(config, err); err == nil || !strings.Contains(err.Error(), silent.URL+" did not answer in time") {
+		t.Error(err)
+	}
+}
+
+// The time may be over between two requests, which the client's rate limiter alone notices.
+func TestAClusterThatHasAnsweredTooLate(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	limiter := flowcontrol.NewTokenBucketRateLimiter(1.0/3600, 1)
+	limiter.Accept()
+	err := fmt.Errorf("list nodes: client rate limiter Wait returned an error: %w", limiter.Wait(ctx))
+	if !unasked(err) {
+		t.Errorf("not unasked: %v", err)
+	}
+	if got := clusterError(&rest.Config{Host: "https://a"}, err).Error(); !strings.Contains(got, "https://a did not answer in time") {
+		t.Error(got)
+	}
+}
+
+func TestChangesAreLines(t *testing.T) {
+	at := func(pods ...survey.Pod) survey.Report {
+		return survey.Report{Nodes: []survey.Node{{Name: "a"}}, Pods: pods}
+	}
+	cart := survey.Pod{Namespace: "shop", Name: "cart", State: survey.Waiting, Message: "starts"}
+	done, web := cart, survey.Pod{Namespace: "shop", Name: "web", State: survey.Programmed}
+	done.State, done.Message = survey.Programmed, ""
+	for name, c := range map[string]struct {
+		before, after survey.Report
+		want          []string
+	}{
+		"nothing":       {at(cart), at(cart), nil},
+		"another state": {at(cart), at(done), []string{"pod shop/cart: programmed, was waiting (starts)"}},
+		"a pod more":    {at(cart), at(cart, web), []string{"pod shop/web: programmed"}},
+		"a pod less":    {at(cart, web), at(cart), []string{"pod shop/web: gone, was programmed"}},
+		"a node that is in trouble": {
+			at(),
+			survey.Report{Nodes: []survey.Node{{Name: "a", Trouble: []string{"it burns"}}}},
+			[]string{"node a: agent none; it burns, was agent none"},
+		},
+		"trouble": {at(), survey.Report{Nodes: []survey.Node{{Name: "a"}}, Trouble: []string{"no agent"}}, []string{"trouble no agent: yes"}},
+	} {
+		if diff := cmp.Diff(c.want, changes(c.before, c.after)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// --watch goes on over failures, says so once, and returns what holds in the end.
+func TestWatchingGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		looks, began := 0, time.Now()
+		var out, errOut bytes.Buffer
+		pod := survey.Pod{Namespace: "shop", Name: "cart", State: survey.Programmed}
+		last := watchStatus(ctx, statusPrinter{out: &out}, &errOut, survey.Report{Pods: []survey.Pod{pod}}, func(context.Context) (survey.Report, error) {
+			<-time.After(time.Second) // so the next look comes after 10 s
+			switch looks++; looks {
+			case 2, 3:
+				return survey.Report{}, errors.New("away")
+			case 5:
+				cancel()
+			}
+			changed := pod
+			if looks > 3 {
+				changed.State = survey.Failed
+			}
+			return survey.Report{Time: time.Now(), Pods: []survey.Pod{changed}}, nil
+		})
+		if took := time.Since(began); took != 47*time.Second { // 2 s, and then five looks with 10 s in between
+			t.Errorf("it took %s", took)
+		}
+		if !last.Failing() || looks != 5 || strings.Count(errOut.String(), "away") != 1 || strings.Count(out.String(), "\n") != 1 ||
+			!strings.Contains(out.String(), "pod shop/cart: failed, was programmed") {
+			t.Errorf("%d looks, %+v, %q, %q", looks, last, out.String(), errOut.String())
+		}
+	})
+}
+
+func TestNamesForShells(t *testing.T) {
+	t.Setenv("KUBECONFIG", kubeconfigOf(t, oneNode()))
+	for line, want := range map[string]string{
+		"status --namespace ":  "shop\n",
+		"status --namespace x": "",
+		"status --node n":      "node\n",
+		"status --output ":     "wide\njson\nyaml\n",
+	} {
+		args := strings.Split(line, " ")
+		code, out, errOut := call(t, "", append([]string{"__complete"}, args...)...)
+		if code != 0 || !strings.HasPrefix(out, want+":4") {
+			t.Errorf("%q: code %d, %q, %q", line, code, out, errOut)
+		}
+	}
+	t.Setenv("KUBECONFIG", "/none")
+	if code, out, _ := call(t, "", "__complete", "status", "--namespace", ""); code != 0 || !strings.HasPrefix(out, ":4") {
+		t.Errorf("without a cluster: code %d, %q", code, out)
+	}
+}

@@ -1,0 +1,76 @@
+package cmdline
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+// The values of --output that several commands have.
+const (
+	OutputWords = "words"
+	OutputText  = "text"
+	OutputJSON  = "json"
+	OutputYAML  = "yaml"
+	OutputWide  = "wide"
+)
+
+// PrintJSON prints a value as indented JSON.
+func PrintJSON(out io.Writer, v any) error {
+	enc := json.NewEncoder(out)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// printYAML prints a value as YAML.
+func printYAML(out io.Writer, v any) error {
+	text, err := yaml.Marshal(v)
+	if err == nil {
+		_, err = out.Write(text)
+	}
+	return err
+}
+
+// PrintAs prints a value as JSON or YAML, and in other formats what people Writes.
+func PrintAs(out io.Writer, format string, v any, people func(io.Writer) error) error {
+	switch format {
+	case OutputJSON:
+		return PrintJSON(out, v)
+	case OutputYAML:
+		return printYAML(out, v)
+	}
+	return people(out)
+}
+
+// Writes returns a function that Writes a text.
+func Writes(text string) func(io.Writer) error {
+	return func(out io.Writer) error {
+		_, err := io.WriteString(out, text)
+		return err
+	}
+}
+
+// OneOf returns an error for a flag's value that is none of the known ones.
+func OneOf(flag, value string, known ...string) error {
+	last := len(known) - 1
+	if slices.Contains(known, value) {
+		return nil
+	}
+	return fmt.Errorf("--%s: value %q: want %s or %s", flag, value, strings.Join(known[:last], ", "), known[last])
+}
+
+// ValidateReport checks the flags of a command that prints text or JSON, and has a limited time.
+func ValidateReport(output string, timeout time.Duration) error {
+	err := OneOf("output", output, OutputText, OutputJSON)
+	if timeout <= 0 {
+		err = errors.Join(err, fmt.Errorf("--timeout: value %q: want more than 0", timeout))
+	}
+	return err
+}

@@ -1,0 +1,56 @@
+// Package podreport has the words of what the agent writes on pods and nodes, for the core that writes them and the commands that read them.
+package podreport
+
+import corev1 "k8s.io/api/core/v1"
+
+// What the agent writes on a pod.
+const (
+	KeyStatus  = "pod-network-controller.istio.io/status"
+	KeyDetails = "pod-network-controller.istio.io/details"
+	// Condition is True when the pod's network namespace holds what the pod asks for. It can be used as a readiness gate.
+	Condition corev1.PodConditionType = "pod-network-controller.istio.io/initialized"
+)
+
+// Status is the value of the annotation KeyStatus.
+type Status string
+
+// The values.
+const (
+	StatusInitialized Status = "initialized"
+	StatusFailed      Status = "failed"
+	StatusRemoved     Status = "removed"
+)
+
+// Reasons of the condition. Reasons that the pod's owner can act upon are reasons of events, too.
+const (
+	ReasonInitialized       = "Initialized"
+	ReasonRemoved           = "Removed"
+	ReasonNotRequired       = "NotRequired"
+	ReasonSandboxNotReady   = "SandboxNotReady"
+	ReasonInvalidAnnotation = "InvalidAnnotation"
+	ReasonRedirectFailed    = "RedirectFailed"
+	// ReasonContended means that somebody keeps changing the rules; the event's reason is ReasonRulesContended.
+	ReasonContended      = "Contended"
+	ReasonRulesContended = "RulesContended"
+	// ReasonPreempted means that rules of others decide about packets before ours; the event's reason is ReasonRulesPreempted.
+	ReasonPreempted      = "Preempted"
+	ReasonRulesPreempted = "RulesPreempted"
+	// ReasonRulesRepaired is the reason of the event for each repair of rules that somebody else had changed.
+	ReasonRulesRepaired = "RulesRepaired"
+	// ReasonListening is the reason of the event for a change of the ports that are captured because somebody listens.
+	ReasonListening = "ListeningPorts"
+	// ReasonNote is the reason of the events for a Report's Notes.
+	ReasonNote = "SettingWithoutEffect"
+	// ReasonProxyNotReady means that the rules are in force, and the proxy that the agent runs does not answer.
+	ReasonProxyNotReady = "ProxyNotReady"
+	// ReasonProxyRefused means that the agent runs no proxy for the pod although the pod has chosen a profile.
+	ReasonProxyRefused = "ProxyRefused"
+	// ReasonProgrammedByOthers means that another project already redirects the pod's traffic.
+	ReasonProgrammedByOthers = "ProgrammedByOthers"
+)
+
+// NobodyListens begins the words about a proxy that does not listen. The ports follow.
+const NobodyListens = "nobody listens on "
+
+// KeyStartupTaint is the default key of the taint that nodes may register with. Its effect may be any; pods that do not tolerate it stay away.
+const KeyStartupTaint = "pod-network-controller.istio.io/not-ready"
