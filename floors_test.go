@@ -91,11 +91,13 @@ var rooms = []room{
 	{dir: "diagnostics/connectivity/originaldst", own: "internal/redirection"},
 	{dir: "diagnostics/connectivity", own: "diagnostics/cluster internal/agentstatus internal/intent internal/podreport internal/printable", others: "golang.org/x k8s.io"},
 
+	{dir: "diagnostics/bugreport", own: "diagnostics/cluster internal/agentstatus", others: "k8s.io"},
+
 	// What command lines share, and the commands that need no kernel.
 	{dir: "internal/cmdline", own: "internal/agentstatus internal/intent internal/printable iptables", others: "github.com/spf13 k8s.io/apimachinery sigs.k8s.io/yaml"},
 	{
 		dir: "diagnostics/commands", others: "github.com/spf13 golang.org/x/term k8s.io sigs.k8s.io/yaml",
-		own: "api/v1alpha1 diagnostics/check diagnostics/cluster diagnostics/connectivity diagnostics/inspect diagnostics/survey internal/agentstatus internal/cmdline internal/intent " +
+		own: "api/v1alpha1 diagnostics/bugreport diagnostics/check diagnostics/cluster diagnostics/connectivity diagnostics/inspect diagnostics/survey internal/agentstatus internal/cmdline internal/intent " +
 			"internal/printable iptables",
 	},
 
@@ -122,6 +124,7 @@ var rooms = []room{
 	{dir: "cmd/istio-pod-network-cni", own: "internal/podnet runtime/cni", others: "github.com/containernetworking/cni"},
 	{dir: "cmd/istio-pod-network-probe", never: "net/http"}, // the kubelet starts it every few seconds
 	{dir: "cmd/istio-pod-network-wait", own: "internal/redirection"},
+	{dir: "cmd/kubectl-pod_network", own: "diagnostics/commands internal/cmdline", others: "k8s.io/cli-runtime k8s.io/client-go/plugin"},
 
 	// What tests share.
 	{dir: "test/kerneltest", own: "internal/netns iptables", others: "github.com/vishvananda/netlink golang.org/x/sys/unix"},
@@ -196,6 +199,32 @@ func TestFloors_nosidecars_linksNoProxyManager(t *testing.T) {
 	}
 	link(".")
 	if !linked["agent"] || !linked["controllers"] {
+		t.Errorf("linked are %v", linked)
+	}
+}
+
+// The plugin runs on laptops. What touches a kernel or runs a controller has no place in it.
+func TestFloors_plugin_linksNoAgent(t *testing.T) {
+	imports, linked := importsOf(t, "."), map[string]bool{}
+	var link func(dir string)
+	link = func(dir string) {
+		if linked[dir] {
+			return
+		}
+		linked[dir] = true
+		for _, name := range imports[dir] {
+			for _, not := range []string{"sigs.k8s.io/controller-runtime", "github.com/vishvananda", "github.com/google/nftables", "github.com/containerd", "google.golang.org/grpc"} {
+				if strings.HasPrefix(name, not) {
+					t.Errorf("%s imports %s", dir, name)
+				}
+			}
+			if ours, isOurs := strings.CutPrefix(name, module+"/"); isOurs {
+				link(ours)
+			}
+		}
+	}
+	link("cmd/kubectl-pod_network")
+	if !linked["diagnostics/check"] {
 		t.Errorf("linked are %v", linked)
 	}
 }

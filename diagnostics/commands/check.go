@@ -25,6 +25,8 @@ type checkFlags struct {
 	kube    kubeFlags
 	output  string
 	timeout time.Duration
+	wait    bool
+	bare    bool // custom-columns without names
 	pre     bool
 	node    bool
 	local   check.NodeGatherer
@@ -38,7 +40,8 @@ func newCheck(p Program) *cobra.Command {
 			"nothing. What cannot be read for lack of rights is one warning that names the right.\n" +
 			"Exit status: 0 nothing failed, whatever warnings there are; 1 a check failed, or the cluster cannot be reached.",
 		Example: "  istio-pod-network-controller check --pre     # before installing\n" +
-			"  istio-pod-network-controller check           # after it",
+			"  istio-pod-network-controller check           # after it\n" +
+			"  istio-pod-network-controller check --wait --timeout 5m",
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	fs := cmd.Flags()
@@ -46,8 +49,10 @@ func newCheck(p Program) *cobra.Command {
 	for _, unused := range []string{"namespace", "agent-namespace"} {
 		_ = fs.MarkHidden(unused) // check reads all namespaces
 	}
-	fs.StringVarP(&f.output, "output", "o", cmdline.OutputText, "text or json")
-	fs.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long reading the cluster may take")
+	fs.StringVarP(&f.output, "output", "o", cmdline.OutputText, "text, json, yaml, jsonpath=PATH of what json prints, or custom-columns=HEAD:PATH,... with a row for each check")
+	fs.BoolVar(&f.bare, "no-headers", false, "with custom-columns: no line with the columns' names")
+	fs.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long reading the cluster may take, and with --wait all looks together")
+	fs.BoolVar(&f.wait, "wait", false, "look again until no check fails, or --timeout is over")
 	fs.BoolVar(&f.pre, "pre", false, "only what makes sense before the agent is installed")
 	if p.OnNode != nil {
 		f.addNode(cmd, p.OnNode.Check)
@@ -68,7 +73,7 @@ func (f *checkFlags) addNode(cmd *cobra.Command, local check.NodeGatherer) {
 }
 
 func (f *checkFlags) validate() error {
-	err := cmdline.ValidateReport(f.output, f.timeout)
+	err := errors.Join(validOutput(f.output, cmdline.OutputText, cmdline.OutputJSON, cmdline.OutputYAML), cmdline.ValidTimeout(f.timeout))
 	if f.node && f.pre {
 		err = errors.Join(err, errors.New("--pre: with --node it has no meaning: the node's checks are the same before and after"))
 	}
@@ -82,7 +87,7 @@ func (f *checkFlags) run(cmd *cobra.Command) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
 	defer cancel()
 	p := startProgress(cmd.ErrOrStderr(), "checking")
-	results, err := f.results(ctx)
+	results, err := f.waited(ctx, waitEvery)
 	p.stop()
 	if err != nil {
 		return err
@@ -96,6 +101,25 @@ func (f *checkFlags) run(cmd *cobra.Command) error {
 	return nil
 }
 
+// waitEvery is the time between two looks of --wait: a look at a large cluster is work for its API server.
+const waitEvery = 5 * time.Second
+
+// waited returns the results, with --wait those of the last look that was complete.
+func (f *checkFlags) waited(ctx context.Context, every time.Duration) ([]check.Result, error) {
+	last, lastErr := f.results(ctx)
+	for f.wait && (lastErr != nil || check.Worst(last) == check.Fail) {
+		select {
+		case <-ctx.Done():
+			return last, lastErr
+		case <-time.After(every):
+		}
+		if now, err := f.results(ctx); ctx.Err() == nil {
+			last, lastErr = now, err
+		}
+	}
+	return last, lastErr
+}
+
 func (f *checkFlags) results(ctx context.Context) ([]check.Result, error) {
 	if f.node {
 		if err := f.nodeFault(); err != nil {
@@ -107,6 +131,11 @@ func (f *checkFlags) results(ctx context.Context) ([]check.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	return lookAt(ctx, client, f.pre)
+}
+
+// lookAt returns the results for a cluster.
+func lookAt(ctx context.Context, client connection, pre bool) ([]check.Result, error) {
 	g := check.Gatherer{Client: client, Release: cmdline.Build().Version, Intent: intentOf, Objects: objectsBy(client)}
 	facts := g.Gather(ctx)
 	switch err := facts.Unreachable(); {
@@ -115,7 +144,7 @@ func (f *checkFlags) results(ctx context.Context) ([]check.Result, error) {
 	case err != nil:
 		return nil, fmt.Errorf("read the API server's version: %w", clusterError(client.config, err))
 	}
-	return check.Run(facts, f.pre), nil
+	return check.Run(facts, pre), nil
 }
 
 // objectsBy reads the proxy manager's objects by the client's connection: there is no typed client of them.
@@ -150,9 +179,12 @@ func intentOf(args []string) (intent.Config, error) {
 	return o.Config, err
 }
 
+// checked is what machines read. Field names are stable.
+type checked struct {
+	Worst   check.Level    `json:"worst"`
+	Results []check.Result `json:"results"`
+}
+
 func (f *checkFlags) print(out io.Writer, results []check.Result) error {
-	return cmdline.PrintAs(out, f.output, struct {
-		Worst   check.Level    `json:"worst"`
-		Results []check.Result `json:"results"`
-	}{check.Worst(results), results}, cmdline.Writes(check.Text(results)))
+	return printSelected(out, f.output, f.bare, checked{check.Worst(results), results}, results, cmdline.Writes(check.Text(results)))
 }

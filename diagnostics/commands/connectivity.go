@@ -72,7 +72,7 @@ func (f *connectivityFlags) run(cmd *cobra.Command) error {
 	if f.selection == "" {
 		t.Select = intent.SelectAnnotation
 	}
-	if err := errors.Join(err, cmdline.ValidateReport(f.output, f.timeout), t.Validate()); err != nil {
+	if err := errors.Join(err, cmdline.OneOf("output", f.output, cmdline.OutputText, cmdline.OutputJSON), cmdline.ValidTimeout(f.timeout), t.Validate()); err != nil {
 		return err
 	}
 	client, err := f.kube.connect()

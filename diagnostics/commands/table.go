@@ -7,6 +7,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"k8s.io/apimachinery/pkg/util/duration"
+
 	"istio-pod-network-controller/internal/printable"
 )
 
@@ -91,18 +93,8 @@ func short(text string, n int) string {
 
 // age returns how long ago something was, as kubectl shows it.
 func age(since, now time.Time) string {
-	d := now.Sub(since)
-	switch {
-	case since.IsZero():
+	if since.IsZero() {
 		return ""
-	case d < 0:
-		return "0s"
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < 3*time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(d.Hours()))
 	}
-	return fmt.Sprintf("%dd", int(d.Hours()/24))
+	return duration.HumanDuration(max(0, now.Sub(since)))
 }

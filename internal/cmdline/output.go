@@ -2,7 +2,6 @@ package cmdline
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -66,11 +65,10 @@ func OneOf(flag, value string, known ...string) error {
 	return fmt.Errorf("--%s: value %q: want %s or %s", flag, value, strings.Join(known[:last], ", "), known[last])
 }
 
-// ValidateReport checks the flags of a command that prints text or JSON, and has a limited time.
-func ValidateReport(output string, timeout time.Duration) error {
-	err := OneOf("output", output, OutputText, OutputJSON)
+// ValidTimeout returns an error for a time limit that leaves no time.
+func ValidTimeout(timeout time.Duration) error {
 	if timeout <= 0 {
-		err = errors.Join(err, fmt.Errorf("--timeout: value %q: want more than 0", timeout))
+		return fmt.Errorf("--timeout: value %q: want more than 0", timeout)
 	}
-	return err
+	return nil
 }

@@ -1,6 +1,7 @@
 package cmdline
 
 import (
+	"cmp"
 	"regexp"
 	"runtime/debug"
 	"strings"
@@ -8,6 +9,9 @@ import (
 
 // Release is what the present code becomes; the chart's appVersion is the same, as a test checks.
 const Release = "0.1.0"
+
+// stamp is the tag of a release. hack/release.sh has the linker set it in programs of modules below the checkout's root, into which Go stamps no tag.
+var stamp string
 
 // Version returns the release, and the commit that the program was built from.
 func Version() string {
@@ -37,7 +41,7 @@ func buildOf(info *debug.BuildInfo) BuildInfo {
 			modified = s.Value == "true"
 		}
 	}
-	return BuildInfo{Version: versionOf(info.Main.Version, commit, modified), Revision: revisionOf(commit, modified)}
+	return BuildInfo{Version: versionOf(cmp.Or(stamp, info.Main.Version), commit, modified), Revision: revisionOf(commit, modified)}
 }
 
 // versionOf returns X.Y.Z for a build of a commit with the tag vX.Y.Z, which is what Go then stamps, with +dirty if it was modified. Any other build is
