@@ -1,25 +1,29 @@
 #!/usr/bin/env bash
-# Builds a release to build/release: programs for linux/amd64 and linux/arm64, one image index for both, the chart, an SBOM for each
-# program, and SHA256SUMS.
+# Builds a release to build/release: programs for linux/amd64 and linux/arm64, one image index for both, the chart, the plugin of kubectl for six
+# platforms with krew's manifest, an SBOM for each program, the provenance, and SHA256SUMS.
 #
 #   hack/release.sh            of the checkout; RELEASE_FORCE=1 also with changes that are not committed
 #   hack/release.sh --check    shows that it is reproducible: builds the commit in two fresh clones at different paths, compares every
 #                              byte, and runs the arm64 programs with qemu
 #
 # The version is that of the commit's tag vX.Y.Z, which must be the chart's version. Without a tag it is X.Y.Z-dev+COMMIT.
-# HELM and CYCLONEDX name the two tools; `make release` does.
+# HELM and CYCLONEDX name the two tools; `make release` does. RELEASE_URL is where the files will be, for krew's manifest, and RELEASE_SOURCE the
+# repository, for the provenance.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
 name=istio-pod-network-controller
 architectures=(amd64 arm64)
+platforms=({linux,darwin,windows}-{amd64,arm64})
+url=${RELEASE_URL:-https://RELEASE_URL}
+source=${RELEASE_SOURCE:-https://RELEASE_SOURCE}
 : "${HELM:?the helm program: use make release}" "${CYCLONEDX:?the cyclonedx-gomod program: use make release}"
 say() { printf '==> %s (%ds)\n' "$*" "$SECONDS"; }
 fail() { printf 'release: %s\n' "$*" >&2; exit 1; }
 
-# find_version sets version, commit and time.
+# find_version sets version, commit, time, and stamp: the tag of a release, which Go stamps only into the module at the root.
 find_version() {
-  local chart tag
+  local chart
   chart=$(awk '/^version:/ { print $2 }' "chart/$name/Chart.yaml")
   commit=$(git rev-parse HEAD)
   time=$(git log -1 --format=%ct)
@@ -32,7 +36,9 @@ find_version() {
   else
     version=$chart
   fi
+  stamp=$tag
   if [[ -n $(git status --porcelain) ]]; then
+    stamp=
     if [[ -z ${RELEASE_FORCE:-} ]]; then
       git status --short >&2
       fail "the checkout has changes that are not committed: commit them, or set RELEASE_FORCE=1 for a build that nobody can repeat"
@@ -50,10 +56,21 @@ build() {
     CGO_ENABLED=0 GOOS=linux GOARCH=$arch GOFLAGS='' GOEXPERIMENT='' GOWORK=off GOAMD64=v1 GOARM64=v8.0 \
       go build -trimpath -buildvcs=true -ldflags='-s -w' -o "$dir/" . ./cmd/...
   done
+  local platform suffix
+  for platform in "${platforms[@]}"; do
+    say "the plugin of kubectl for $platform"
+    suffix=''
+    if [[ $platform == windows-* ]]; then suffix=.exe; fi
+    CGO_ENABLED=0 GOOS=${platform%-*} GOARCH=${platform#*-} GOFLAGS='' GOEXPERIMENT='' GOWORK=off GOAMD64=v1 GOARM64=v8.0 \
+      go -C cmd/kubectl-pod_network build -trimpath -buildvcs=true -ldflags="-s -w -X $name/internal/cmdline.stamp=$stamp" \
+      -o "$work/plugins/$platform/kubectl-pod_network$suffix" .
+  done
   # A second opinion: what the program says by Go's own stamps.
-  local said
-  said=$("$work/programs/$(go env GOHOSTARCH)/$name" --version)
-  if [[ $said != *"$version"* ]]; then fail "the program says \"$said\", and the version is $version"; fi
+  local said program
+  for program in "$work/programs/$(go env GOHOSTARCH)/$name" "$work/plugins/$(go env GOHOSTOS)-$(go env GOHOSTARCH)/kubectl-pod_network"; do
+    said=$("$program" --version)
+    if [[ $said != *"version $version "* ]]; then fail "$program says \"$said\", and the version is $version"; fi
+  done
 }
 
 describe() {
@@ -61,18 +78,23 @@ describe() {
   say "an SBOM for each program"
   mkdir "$work/sboms"
   for arch in "${architectures[@]}"; do
-    for program in "$work/programs/$arch"/*; do
-      "$CYCLONEDX" bin -json -noserial -version "v${version/+/-}" -output "$work/sboms/$(basename "$program")-linux-$arch.cdx.json" "$program" 2>"$work/sbom.log" ||
-        { cat "$work/sbom.log" >&2; exit 1; }
-    done
+    for program in "$work/programs/$arch"/*; do sbom "$program" "linux-$arch"; done
   done
+  for program in "$work/plugins"/*/*; do sbom "$program" "$(basename "$(dirname "$program")")"; done
+}
+
+# sbom PROGRAM PLATFORM
+sbom() {
+  "$CYCLONEDX" bin -json -noserial -version "v${version/+/-}" -output "$work/sboms/$(basename "$1" .exe)-$2.cdx.json" "$1" 2>"$work/sbom.log" ||
+    { cat "$work/sbom.log" >&2; exit 1; }
 }
 
 pack() {
   say "the chart, the archives, the image index and the checksums"
   "$HELM" package "chart/$name" --version "$version" --app-version "${version/+/-}" --destination "$work" >/dev/null
   go -C hack/cluster run ./cmd/release -name "$name" -version "$version" -revision "$commit" -time "$time" -programs "$work/programs" \
-    -chart "$work/$name-$version.tgz" -sboms "$work/sboms" -documents "$PWD/LICENSE" -output "$PWD/$out"
+    -chart "$work/$name-$version.tgz" -sboms "$work/sboms" -plugins "$work/plugins" -krew "$PWD/hack/krew.yaml" -url "$url" -source "$source" -go "$(go env GOVERSION)" \
+    -documents "$PWD/LICENSE" -output "$PWD/$out"
 }
 
 release() {

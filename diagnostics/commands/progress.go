@@ -64,7 +64,20 @@ func (p *progress) show(begin bool) {
 	if p.how != "" {
 		line += " " + p.how
 	}
-	_, _ = fmt.Fprintf(p.out, "\r\x1b[K%s", line)
+	_, _ = fmt.Fprintf(p.out, "\r\x1b[K%s", fitting(p.out, line))
+}
+
+// fitting returns what fits into one row of a terminal: a line that wraps could not be removed.
+func fitting(out io.Writer, line string) string {
+	file, ok := out.(*os.File)
+	if !ok {
+		return line
+	}
+	width, _, err := term.GetSize(int(file.Fd()))
+	if runes := []rune(line); err == nil && width > 1 && len(runes) >= width {
+		return string(runes[:width-1])
+	}
+	return line
 }
 
 // stop removes the line.

@@ -34,6 +34,11 @@ type Release struct {
 	Chart string
 	// SBOMs is a directory with SBOMs as cyclonedx-gomod writes them; empty means none.
 	SBOMs string
+	// Plugins is a directory with a directory OS-ARCHITECTURE for each platform, with the plugin of kubectl; Krew is the template of its manifest, and
+	// URL is where the release's files are published. Empty means none.
+	Plugins, Krew, URL string
+	// Source is the address of the repository, and Go the toolchain's version, for the provenance.
+	Source, Go string
 	// Documents are put into the archives, beside the programs.
 	Documents []string
 	// Output gets the files.
@@ -66,6 +71,14 @@ func (r Release) Pack() error {
 		if err := r.writeSBOMs(); err != nil {
 			return err
 		}
+	}
+	if r.Plugins != "" {
+		if err := r.packPlugins(); err != nil {
+			return err
+		}
+	}
+	if err := r.writeProvenance(); err != nil {
+		return err
 	}
 	return r.writeSums()
 }
@@ -127,9 +140,28 @@ func (r Release) archive(arch string) error {
 	return writeTarGz(filepath.Join(r.Output, name+".tar.gz"), entries, r.Time)
 }
 
-// writeSums is last: it reads what is there.
+// writeSums is last: it reads the release's directory.
 func (r Release) writeSums() error {
-	var lines []string
+	sums, err := r.sums()
+	if err != nil {
+		return err
+	}
+	var lines strings.Builder
+	for _, s := range sums {
+		lines.WriteString(s.sum + "  " + s.name + "\n")
+	}
+	if err := os.WriteFile(filepath.Join(r.Output, SumsFile), []byte(lines.String()), 0o644); err != nil {
+		return fmt.Errorf("write the checksums: %w", err)
+	}
+	return nil
+}
+
+// summed is a file below Output, with slashes.
+type summed struct{ name, sum string }
+
+// sums returns the checksum of each file but the checksums' own, by name.
+func (r Release) sums() ([]summed, error) {
+	var all []summed
 	err := filepath.WalkDir(r.Output, func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() || d.Name() == SumsFile {
 			return err
@@ -139,17 +171,14 @@ func (r Release) writeSums() error {
 			return err
 		}
 		name, err := filepath.Rel(r.Output, path)
-		lines = append(lines, sum+"  "+filepath.ToSlash(name)+"\n")
+		all = append(all, summed{filepath.ToSlash(name), sum})
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("sum up the release: %w", err)
+		return nil, fmt.Errorf("sum up the release: %w", err)
 	}
-	slices.SortFunc(lines, func(a, b string) int { return strings.Compare(a[2*sha256.Size:], b[2*sha256.Size:]) })
-	if err := os.WriteFile(filepath.Join(r.Output, SumsFile), []byte(strings.Join(lines, "")), 0o644); err != nil {
-		return fmt.Errorf("write the checksums: %w", err)
-	}
-	return nil
+	slices.SortFunc(all, func(a, b summed) int { return strings.Compare(a.name, b.name) })
+	return all, nil
 }
 
 func sumOf(file string) (string, error) {

@@ -108,7 +108,7 @@ func TestPackMakesTheSameReleaseAgain(t *testing.T) {
 		_, name, _ := strings.Cut(strings.TrimSpace(line), "  ")
 		names = append(names, name)
 	}
-	want := []string{"agent-1.2.3-dev+abc-image.oci.tar", "agent-1.2.3-dev+abc-linux-amd64.tar.gz", "agent-1.2.3-dev+abc-linux-arm64.tar.gz", "agent-1.2.3-dev+abc.tgz", "sbom/agent.cdx.json"}
+	want := []string{"agent-1.2.3-dev+abc-image.oci.tar", "agent-1.2.3-dev+abc-linux-amd64.tar.gz", "agent-1.2.3-dev+abc-linux-arm64.tar.gz", "agent-1.2.3-dev+abc.tgz", ProvenanceFile, "sbom/agent.cdx.json"}
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Error(diff)
 	}
