@@ -29,7 +29,7 @@ KC := hack/cluster/kc
 
 # The modules that the linter walks. Modules without Go code (pins of tools, pins of the cluster's programs) are not among them, nor is test/istio,
 # for which the linter would compile Istio once more.
-LINTED  := $(dir $(wildcard go.mod hack/bench/go.mod hack/cluster/go.mod hack/kernels/go.mod hack/matrix/go.mod hack/plots/go.mod hack/scale/go.mod hack/tools/helm/go.mod hack/tools/mutate/go.mod test/e2e/go.mod))
+LINTED  := $(dir $(wildcard go.mod cmd/kubectl-pod_network/go.mod hack/bench/go.mod hack/cluster/go.mod hack/kernels/go.mod hack/matrix/go.mod hack/plots/go.mod hack/scale/go.mod hack/tools/helm/go.mod hack/tools/mutate/go.mod test/e2e/go.mod))
 MODULES  = $(dir $(shell git ls-files --cached --others --exclude-standard 'go.mod' '*/go.mod'))
 
 # A kernel test that cannot run is skipped on a laptop and is a failure in CI.
@@ -54,6 +54,10 @@ QUICK_FLAGS := -trimpath -gcflags='all=-l -dwarf=false'
 .PHONY: build
 build: ## Build the agent and its small programs, static, to build/. QUICK=1: with what the cluster's programs are compiled from, less optimized
 	CGO_ENABLED=0 GOOS=linux hack/build.sh $(if $(QUICK),$(QUICK_FLAGS),-trimpath) -buildvcs=auto -ldflags='-s -w' -o build/ . ./cmd/...
+
+.PHONY: plugin
+plugin: ## Build the plugin of kubectl for this machine to build/
+	CGO_ENABLED=0 go -C cmd/kubectl-pod_network build -trimpath -ldflags='-s -w' -o $(CURDIR)/build/ .
 
 # Each target that needs more than Go first checks the machine, in less than a second, and installs what is missing.
 .PHONY: test
@@ -116,6 +120,7 @@ fmt: $(GOLANGCI_LINT) ## Format the code as the linter wants it
 .PHONY: vuln
 vuln: $(GOVULNCHECK) ## Look for known vulnerabilities in what the product links (asks vuln.go.dev)
 	$(GOVULNCHECK) ./...
+	$(GOVULNCHECK) -C cmd/kubectl-pod_network ./...
 
 ##@ Chart and generated files
 
@@ -151,7 +156,7 @@ verify-generated: generate
 
 .PHONY: release
 release: export CYCLONEDX := $(CYCLONEDX)
-release: $(HELM) $(CYCLONEDX) ## Build a release to build/release: programs and image for amd64 and arm64, chart, SBOMs, checksums
+release: $(HELM) $(CYCLONEDX) ## Build a release to build/release: programs and image for amd64 and arm64, chart, plugin of kubectl, SBOMs, checksums
 	hack/release.sh
 
 .PHONY: release-check

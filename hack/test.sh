@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs tests, a line a package; a package that fails is shown whole, a test that was skipped with its reason.
 #
-#   hack/test.sh go      the root module's; with RACE=1 with the race detector. Also builds the agent without the proxy manager
+#   hack/test.sh go      the root module's and the plugin's; with RACE=1 with the race detector. Also builds the agent without the proxy manager, and
+#                        the plugin for other systems
 #   hack/test.sh kit     those of the cluster kit, and of what the end-to-end tests know without a cluster
 #   hack/test.sh chart   those of the chart; those of the admission policies want an API server, the cluster's if it was built. In CI it is built
 #   hack/test.sh runtimes [VERSION...]
@@ -158,6 +159,10 @@ case ${1:-} in
   go)
     say "the unit and protocol tests${RACE:+, with the race detector} (a first build takes some minutes)"
     both .
+    say "the plugin of kubectl, and whether it builds for other systems"
+    module=(-C cmd/kubectl-pod_network)
+    run ./...
+    for system in darwin windows; do GOOS=$system go "${module[@]}" vet "${flags[@]}" ./...; done
     say "the agent without the proxy manager"
     go build "${flags[@]}" -tags nosidecars -o /dev/null .
     go vet "${flags[@]}" -tags nosidecars ./agent/... . ;;
