@@ -41,6 +41,7 @@ var rooms = []room{
 	{dir: "internal/agentstatus", others: "k8s.io/api/core/v1 k8s.io/apimachinery"},
 	{dir: "internal/selfreport", own: "internal/agentstatus internal/jitter", others: "github.com/go-logr/logr k8s.io sigs.k8s.io/controller-runtime"},
 	{dir: "internal/apiauth", others: "k8s.io sigs.k8s.io/controller-runtime"},
+	{dir: "internal/outage", own: "internal/jitter", others: "k8s.io sigs.k8s.io/controller-runtime"},
 	{dir: "internal/serving", own: "internal/jitter", others: "github.com/go-logr/logr golang.org/x sigs.k8s.io/controller-runtime"},
 	{dir: "internal/rawnetlink", others: "golang.org/x/sys/unix"},
 	{dir: "internal/netns", own: "internal/podnet internal/rawnetlink", others: "github.com/vishvananda/netns golang.org/x/sys/unix"},
@@ -69,7 +70,7 @@ var rooms = []room{
 
 	// The cores. They declare what they need of the floors below, and do not know each other.
 	{
-		dir: "controllers", own: "iptables internal/intent internal/jitter internal/podnet internal/podreport internal/wire",
+		dir: "controllers", own: "iptables internal/intent internal/jitter internal/outage internal/podnet internal/podreport internal/wire",
 		others: "github.com/go-logr/logr github.com/prometheus golang.org/x k8s.io sigs.k8s.io",
 	},
 	{dir: "api/v1alpha1", others: "k8s.io/apimachinery"},
@@ -110,7 +111,7 @@ var rooms = []room{
 	// The wiring. Flags live in agent/cli.
 	{
 		dir: "agent", others: "github.com/containerd github.com/fsnotify github.com/go-logr github.com/moby github.com/prometheus golang.org/x google.golang.org k8s.io sigs.k8s.io",
-		own: "api/v1alpha1 controllers diagnostics/inspect diagnostics/inspectserver internal/agentstatus internal/apiauth internal/intent internal/jitter internal/netns internal/podnet " +
+		own: "api/v1alpha1 controllers diagnostics/inspect diagnostics/inspectserver internal/agentstatus internal/apiauth internal/intent internal/jitter internal/netns internal/outage internal/podnet " +
 			"internal/selfreport internal/serving internal/sidecar iptables iptables/kernel runtime/cni runtime/cni/install runtime/cri runtime/docker runtime/nri sidecars/node",
 	},
 	{

@@ -8,6 +8,7 @@ import (
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/diagnostics/inspectserver"
+	"istio-pod-network-controller/internal/outage"
 	"istio-pod-network-controller/internal/podnet"
 )
 
@@ -22,8 +23,8 @@ type core struct {
 // that, since no other one of the node does, refuses pods until then.
 type coreHolder struct {
 	core    atomic.Pointer[core]
-	ready   chan struct{}       // closed once there is a core
-	contact controllers.Contact // with the API server
+	ready   chan struct{}  // closed once there is a core
+	contact outage.Contact // with the API server
 
 	awaiting atomic.Int32
 }

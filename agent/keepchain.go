@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/jitter"
+	"istio-pod-network-controller/internal/outage"
 )
 
 // CNIAnnotation is the annotation of the agent's DaemonSet with the value of --cni that its agents have.
@@ -41,7 +41,7 @@ func newOwnDaemonSet(config *rest.Config, namespace, name string) (*ownDaemonSet
 	if err != nil {
 		return nil, fmt.Errorf("make client for the agent's DaemonSet: %w", err)
 	}
-	return &ownDaemonSet{api: api, namespace: namespace, name: name, interval: time.Second, timeout: 5 * time.Second, rights: controllers.RightsLimit}, nil
+	return &ownDaemonSet{api: api, namespace: namespace, name: name, interval: time.Second, timeout: 5 * time.Second, rights: outage.RightsLimit}, nil
 }
 
 // noSuccessor returns why no other agent will need the CNI chain after this one, or "" if one will. An error means that this could not be

@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
-	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/outage"
 	"istio-pod-network-controller/runtime/cni/install"
 )
 
@@ -252,18 +252,18 @@ func TestNoSuccessor_rightsAreRefused_isGoneAfterTheLimitOnly(t *testing.T) {
 		least   time.Duration
 	}{
 		"refused for less than the limit": {answers: func(at time.Duration) error {
-			if at < controllers.RightsLimit-2*time.Second {
+			if at < outage.RightsLimit-2*time.Second {
 				return forbidden
 			}
 			return nil
 		}},
-		"refused for ever": {answers: func(time.Duration) error { return forbidden }, gone: true, least: controllers.RightsLimit},
+		"refused for ever": {answers: func(time.Duration) error { return forbidden }, gone: true, least: outage.RightsLimit},
 		"it fails at first, then refuses": {answers: func(at time.Duration) error {
 			if at < 4*time.Second {
 				return away
 			}
 			return forbidden
-		}, gone: true, least: controllers.RightsLimit + 2*time.Second},
+		}, gone: true, least: outage.RightsLimit + 2*time.Second},
 		"refused, then it fails": {answers: func(at time.Duration) error {
 			if at < 20*time.Second {
 				return forbidden
@@ -278,7 +278,7 @@ func TestNoSuccessor_rightsAreRefused_isGoneAfterTheLimitOnly(t *testing.T) {
 				api.PrependReactor("get", "*", func(clienttesting.Action) (bool, goruntime.Object, error) {
 					return true, &metav1.PartialObjectMetadata{}, c.answers(time.Since(began))
 				})
-				d := &ownDaemonSet{api: api, namespace: "mesh", name: "agent", interval: time.Second, timeout: 5 * time.Second, rights: controllers.RightsLimit}
+				d := &ownDaemonSet{api: api, namespace: "mesh", name: "agent", interval: time.Second, timeout: 5 * time.Second, rights: outage.RightsLimit}
 				reason, err := d.noSuccessor(t.Context())
 				if (reason != "") != c.gone || (err != nil) != c.fails {
 					t.Errorf("says %q, %v", reason, err)

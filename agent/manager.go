@@ -21,6 +21,7 @@ import (
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/jitter"
+	"istio-pod-network-controller/internal/outage"
 )
 
 // cacheSyncTimeout is how long controllers wait for the API server's first list before the agent ends with an error. It is practically
@@ -28,7 +29,7 @@ import (
 const cacheSyncTimeout = 30 * 24 * time.Hour
 
 // newManager makes the manager. ended is closed on SIGTERM.
-func newManager(config *rest.Config, o Options, contact *controllers.Contact, ended <-chan struct{}) (manager.Manager, error) {
+func newManager(config *rest.Config, o Options, contact *outage.Contact, ended <-chan struct{}) (manager.Manager, error) {
 	scheme := goruntime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), authenticationv1.AddToScheme(scheme), addProxyKinds(scheme)); err != nil {
 		return nil, err
@@ -52,7 +53,7 @@ func newManager(config *rest.Config, o Options, contact *controllers.Contact, en
 	return mgr, nil
 }
 
-func (o Options) cache(contact *controllers.Contact) cache.Options {
+func (o Options) cache(contact *outage.Contact) cache.Options {
 	if o.Sidecars {
 		out := controllers.SidecarCacheOptions(o.NodeName, contact)
 		for _, kind := range proxyKinds(o) {
@@ -89,7 +90,7 @@ func (c endingCache) WaitForCacheSync(ctx context.Context) bool {
 }
 
 // reachAPI makes the manager, which needs the API server, and tries again until that succeeds or ctx ends.
-func reachAPI(ctx context.Context, config *rest.Config, o Options, contact *controllers.Contact) (manager.Manager, error) {
+func reachAPI(ctx context.Context, config *rest.Config, o Options, contact *outage.Contact) (manager.Manager, error) {
 	for failures := 1; ; failures++ {
 		mgr, err := tryNewManager(ctx, config, o, contact)
 		if ctx.Err() != nil {
@@ -106,7 +107,7 @@ func reachAPI(ctx context.Context, config *rest.Config, o Options, contact *cont
 }
 
 // tryNewManager calls newManager, which takes no ctx, and returns early if ctx ends.
-func tryNewManager(ctx context.Context, config *rest.Config, o Options, contact *controllers.Contact) (mgr manager.Manager, err error) {
+func tryNewManager(ctx context.Context, config *rest.Config, o Options, contact *outage.Contact) (mgr manager.Manager, err error) {
 	done := make(chan struct{})
 	var made manager.Manager
 	var errMade error

@@ -16,7 +16,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/outage"
 )
 
 // awayServer is the way to an API server that is away. It notes when it is asked.
@@ -42,7 +42,7 @@ func TestReachAPI_twoAgentsInOneOutage_tryAtDifferentTimes(t *testing.T) {
 		var running sync.WaitGroup
 		for i := range agents {
 			running.Go(func() {
-				if _, err := reachAPI(ctx, &rest.Config{Host: "http://192.0.2.1", Transport: &agents[i]}, Options{}, &controllers.Contact{}); !errors.Is(err, context.DeadlineExceeded) {
+				if _, err := reachAPI(ctx, &rest.Config{Host: "http://192.0.2.1", Transport: &agents[i]}, Options{}, &outage.Contact{}); !errors.Is(err, context.DeadlineExceeded) {
 					t.Error(err)
 				}
 			})
@@ -62,7 +62,7 @@ func TestReachAPI_twoAgentsInOneOutage_tryAtDifferentTimes(t *testing.T) {
 
 // An agent that has reached the API server must not count the time since its start as an outage, nor say why it failed then.
 func TestReachAPI_serverComesBack_isContact(t *testing.T) {
-	server, contact := newPodAPI(t), &controllers.Contact{}
+	server, contact := newPodAPI(t), &outage.Contact{}
 	reached := make(chan error, 1)
 	go func() {
 		_, err := reachAPI(t.Context(), &rest.Config{Host: "http://" + server.addr}, Options{NodeName: "node"}, contact)
@@ -89,7 +89,7 @@ func TestReachAPI_answerIsOfNoUse_isNoted(t *testing.T) {
 		defer server.Close()
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		contact, ended := &controllers.Contact{}, make(chan struct{})
+		contact, ended := &outage.Contact{}, make(chan struct{})
 		go func() {
 			defer close(ended)
 			_, _ = reachAPI(ctx, &rest.Config{Host: server.URL}, Options{}, contact)

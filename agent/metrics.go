@@ -10,11 +10,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/outage"
 	"istio-pod-network-controller/runtime/nri"
 )
 
 // registerMetrics registers the metrics of hooks and readiness. All parts of the agent must have been made.
-func registerMetrics(r prometheus.Registerer, contact *controllers.Contact, ready *readiness, hooks []hook, others []prometheus.Collector) error {
+func registerMetrics(r prometheus.Registerer, contact *outage.Contact, ready *readiness, hooks []hook, others []prometheus.Collector) error {
 	away := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: controllers.MetricPrefix + "api_server_away_seconds", Help: "Time since the first of the agent's attempts to reach the API server that failed, or that it refused; 0 while it answers.",
 	}, func() float64 { return contact.Away().Seconds() })

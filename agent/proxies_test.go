@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/outage"
 	"istio-pod-network-controller/runtime/cri"
 )
 
@@ -31,7 +32,7 @@ func TestWithoutSidecarsNothingIsAdded(t *testing.T) {
 	}
 	join(&controllers.Programmer{})
 	on := &agent{Options: Options{NodeName: "node-1", Sidecars: true}}
-	if without, with := len(off.cache(&controllers.Contact{}).ByObject), len(on.cache(&controllers.Contact{}).ByObject); with != without+1 || len(proxyKinds(on.Options)) != 1 {
+	if without, with := len(off.cache(&outage.Contact{}).ByObject), len(on.cache(&outage.Contact{}).ByObject); with != without+1 || len(proxyKinds(on.Options)) != 1 {
 		t.Errorf("%d kinds have settings, %d without proxies", with, without)
 	}
 }

@@ -11,16 +11,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/outage"
 )
 
 // CacheOptions limit the watch cache to one node: the node itself, its pods, and all namespaces, without the fields that are not
 // read. To read a kind that is not watched is an error. Objects that are read are not copies, and must not be changed. contact learns how
 // the API server answers.
-func CacheOptions(node string, contact *Contact) cache.Options {
+func CacheOptions(node string, contact *outage.Contact) cache.Options {
 	return cache.Options{
 		DefaultUnsafeDisableDeepCopy: new(true),
 		DefaultTransform:             cache.TransformStripManagedFields(),
-		NewInformer:                  contact.informer,
+		NewInformer:                  contact.Informer,
 		ReaderFailOnMissingInformer:  true,
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}:       {Field: fields.OneTermEqualSelector("spec.nodeName", node), Transform: stripPod},
@@ -65,7 +66,7 @@ func keepsAnnotation(key string) bool {
 
 // SidecarCacheOptions are CacheOptions for an agent that runs proxies. It also reads the labels of namespaces, by which ProxyProfiles
 // select them, and what decides whether a pod can have a proxy.
-func SidecarCacheOptions(node string, contact *Contact) cache.Options {
+func SidecarCacheOptions(node string, contact *outage.Contact) cache.Options {
 	o := CacheOptions(node, contact)
 	for kind, by := range o.ByObject {
 		switch kind.(type) {

@@ -6,12 +6,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"istio-pod-network-controller/internal/outage"
 )
 
 // An agent that watched the cluster's pods would cost the API server a cluster's worth of events on each node.
 func TestTheCacheIsThatOfOneNode(t *testing.T) {
 	got := map[string]string{}
-	for obj, by := range CacheOptions("node-1", &Contact{}).ByObject {
+	for obj, by := range CacheOptions("node-1", &outage.Contact{}).ByObject {
 		if by.Field != nil {
 			got[fmt.Sprintf("%T", obj)] = by.Field.String()
 		}
@@ -19,7 +21,7 @@ func TestTheCacheIsThatOfOneNode(t *testing.T) {
 	if got["*v1.Pod"] != "spec.nodeName=node-1" || got["*v1.Node"] != "metadata.name=node-1" {
 		t.Errorf("fields %v", got)
 	}
-	if !CacheOptions("node-1", &Contact{}).ReaderFailOnMissingInformer {
+	if !CacheOptions("node-1", &outage.Contact{}).ReaderFailOnMissingInformer {
 		t.Error("whatever is read by mistake is watched in the whole cluster")
 	}
 }
@@ -59,7 +61,7 @@ func TestTheCacheKeepsWhatProxiesNeed(t *testing.T) {
 	for name, c := range map[string]struct {
 		options cache.Options
 		want    bool
-	}{"with proxies": {SidecarCacheOptions("node-1", &Contact{}), true}, "without": {CacheOptions("node-1", &Contact{}), false}} {
+	}{"with proxies": {SidecarCacheOptions("node-1", &outage.Contact{}), true}, "without": {CacheOptions("node-1", &outage.Contact{}), false}} {
 		for kind, by := range c.options.ByObject {
 			if _, ok := kind.(*corev1.Pod); !ok {
 				continue

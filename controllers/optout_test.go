@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/outage"
 	"istio-pod-network-controller/internal/podnet"
 )
 
@@ -174,7 +175,7 @@ func TestEnsure_namespaceAsksByNow_isReadFromTheServerWhileTheCacheIsBehind(t *t
 			b.pods.pod.Spec.Containers = []corev1.Container{{Name: intent.ProxyContainer}}
 			b.pods.currentNS = b.pods.ns.DeepCopy()
 			b.pods.currentNS.Annotations = map[string]string{intent.KeyInitialize: "true"}
-			b.Contact = &Contact{}
+			b.Contact = &outage.Contact{}
 			if c.behind {
 				b.Contact.Note(t.Context(), "namespaces", syscall.ECONNREFUSED)
 			}

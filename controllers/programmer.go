@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/outage"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
 )
@@ -129,7 +130,7 @@ type Programmer struct {
 	// RequireProxies has early hooks refuse pods that have chosen a profile and cannot have its proxy. Otherwise they start without rules.
 	RequireProxies bool
 	// Contact is nil if it is not known whether Pods are behind.
-	Contact *Contact
+	Contact *outage.Contact
 	// Listeners is nil if reports name no listening ports.
 	Listeners Listeners
 

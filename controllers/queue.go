@@ -18,7 +18,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// Bounds of the wait after a failure. lastBackOff also bounds how long the agent takes to notice that an outage is over.
+// Bounds of the wait after a failure.
 const (
 	firstBackOff = 20 * time.Millisecond
 	lastBackOff  = 15 * time.Second

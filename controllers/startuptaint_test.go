@@ -17,6 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"istio-pod-network-controller/internal/outage"
 )
 
 // taintBench is a StartupTaint on a fake API server that counts patches, and calls a function before each if there is one.
@@ -243,7 +245,7 @@ func TestTheCacheKeepsAllTaintsOfOneNode(t *testing.T) {
 	if d := cmp.Diff(taintedNode("here", node.Spec.Taints), small); d != "" {
 		t.Errorf("kept (-want +got):\n%s", d)
 	}
-	for object, selection := range CacheOptions("here", &Contact{}).ByObject {
+	for object, selection := range CacheOptions("here", &outage.Contact{}).ByObject {
 		if _, ok := object.(*corev1.Node); ok && selection.Field.String() != "metadata.name=here" {
 			t.Errorf("nodes are selected by %q", selection.Field)
 		}

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/outage"
 	"istio-pod-network-controller/internal/podnet"
 )
 
@@ -105,7 +106,7 @@ func (p *Programmer) read(ctx context.Context, v visit) (visit, error) {
 
 // mayAskByNow reports whether the cache is known to be behind, and the pod would ask if its namespace had an annotation that it lacks there. Pods
 // without a proxy would not: they start without a request while the API server is away.
-func mayAskByNow(v visit, config intent.Config, contact *Contact, proxies bool) bool {
+func mayAskByNow(v visit, config intent.Config, contact *outage.Contact, proxies bool) bool {
 	if v.intent.Redirect || contact == nil || contact.Err() == nil {
 		return false
 	}

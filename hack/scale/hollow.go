@@ -20,8 +20,8 @@ const (
 	calm = 15 * time.Second
 	// changes is how many changes of a namespace are measured.
 	changes = 20
-	// outage is how long the API server is away before agents meet it again: long enough for them to fail several times.
-	outage = 20 * time.Second
+	// serverAway is how long the API server is away before agents meet it again: long enough for them to fail several times.
+	serverAway = 20 * time.Second
 	// fleetLimit bounds the wait for all agents.
 	fleetLimit = 6 * time.Minute
 )
@@ -294,7 +294,7 @@ func (h *hollowBench) serverStarts(ctx context.Context) (p phase, attempts []int
 	if err := h.server.api.stop(syscall.SIGKILL); err != nil {
 		return p, nil, err
 	}
-	if err := h.settle(ctx, outage); err != nil {
+	if err := h.settle(ctx, serverAway); err != nil {
 		return p, nil, err
 	}
 	requests := h.seen.requests.Load()

@@ -26,6 +26,7 @@ import (
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/selfreport"
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/outage"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
 )
@@ -86,7 +87,7 @@ func newHollowAgent(s *server, node string, seen *fleet) (*hollowAgent, error) {
 		return nil, err
 	}
 	mgr, err := ctrl.NewManager(c, ctrl.Options{
-		Scheme: scheme, Cache: controllers.CacheOptions(node, &controllers.Contact{}), Controller: config.Controller{SkipNameValidation: new(true), CacheSyncTimeout: fleetLimit},
+		Scheme: scheme, Cache: controllers.CacheOptions(node, &outage.Contact{}), Controller: config.Controller{SkipNameValidation: new(true), CacheSyncTimeout: fleetLimit},
 		Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 	})
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/outage"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
 )
@@ -54,7 +55,7 @@ func (c choosing) read(t *testing.T) sidecarCluster {
 		}
 		return out.Build()
 	}
-	for kind, by := range controllers.SidecarCacheOptions("node-1", &controllers.Contact{}).ByObject {
+	for kind, by := range controllers.SidecarCacheOptions("node-1", &outage.Contact{}).ByObject {
 		if _, ok := kind.(*corev1.Pod); !ok {
 			continue
 		}

@@ -1,4 +1,4 @@
-package controllers
+package outage
 
 import (
 	"context"
@@ -15,10 +15,10 @@ import (
 	"istio-pod-network-controller/internal/jitter"
 )
 
-// informer makes an informer that notices within lastBackOff that the API server is back. client-go's own informer waits up to a
+// Informer makes an informer that notices within lastWait that the API server is back. client-go's own informer waits up to a
 // minute after an outage of minutes, or the sixth short one in a row (https://github.com/kubernetes/client-go/blob/master/tools/cache/reflector.go,
 // defaultBackoffMax and its jitter), and offers no setting. So the errors that would make it wait are kept from it.
-func (c *Contact) informer(lw toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+func (c *Contact) Informer(lw toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 	from := toolscache.ToListerWatcherWithContext(lw)
 	return toolscache.NewSharedIndexInformer(&toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -95,6 +95,9 @@ func untilEnd(began, planned time.Time) time.Duration {
 	return max(least, jitter.Full(longestInAShortOne/2))
 }
 
+// lastWait bounds a wait between two attempts, and so how long the agent takes to notice that an outage is over.
+const lastWait = 15 * time.Second
+
 // RightsLimit is how long an answer that the agent lacks a right counts as an outage: an API server that starts gives it until it has
 // read the roles.
 const RightsLimit = 30 * time.Second
@@ -131,7 +134,7 @@ func longestWait(outage time.Duration) time.Duration {
 	if outage < shortOutage {
 		return longestInAShortOne
 	}
-	return lastBackOff
+	return lastWait
 }
 
 // away reports whether an error says that the API server cannot be reached, or cannot answer for now. A resource version that is to come does not

@@ -1,4 +1,4 @@
-package controllers
+package outage
 
 import (
 	"context"
@@ -22,7 +22,7 @@ func TestTheCacheIsThereSoonAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const outage = 20 * time.Minute
 		start, refused := time.Now(), 0
-		informer := CacheOptions("node", &Contact{}).NewInformer(&toolscache.ListWatch{
+		informer := (&Contact{}).Informer(&toolscache.ListWatch{
 			ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
 				if time.Since(start) < outage {
 					refused++
@@ -44,8 +44,8 @@ func TestTheCacheIsThereSoonAfterAnOutage(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); informer.RunWithContext(ctx) }()
-		<-time.After(outage + lastBackOff + 5*time.Second)
-		if !informer.HasSynced() || refused < int(outage/lastBackOff) {
+		<-time.After(outage + lastWait + 5*time.Second)
+		if !informer.HasSynced() || refused < int(outage/lastWait) {
 			t.Errorf("synced %t after %d refusals", informer.HasSynced(), refused)
 		}
 		cancel()
@@ -130,7 +130,7 @@ func TestTheCacheIsThereSoonAfterManyOutages(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server.start, server.ended = time.Now(), time.Now()
-				informer := (&Contact{}).informer(&toolscache.ListWatch{ListWithContextFunc: server.list, WatchFuncWithContext: server.watch}, &corev1.Pod{}, 0, toolscache.Indexers{})
+				informer := (&Contact{}).Informer(&toolscache.ListWatch{ListWithContextFunc: server.list, WatchFuncWithContext: server.watch}, &corev1.Pod{}, 0, toolscache.Indexers{})
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan struct{})
 				go func() { defer close(done); informer.RunWithContext(ctx) }()

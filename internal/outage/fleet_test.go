@@ -1,4 +1,4 @@
-package controllers
+package outage
 
 import (
 	"context"
@@ -69,10 +69,10 @@ func attempts(t *testing.T, agents int, away time.Duration) [][]time.Duration {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	for i := range agents {
-		informer := CacheOptions("node", &Contact{}).NewInformer(server.watches(i), &corev1.Pod{}, 0, toolscache.Indexers{})
+		informer := (&Contact{}).Informer(server.watches(i), &corev1.Pod{}, 0, toolscache.Indexers{})
 		running.Go(func() { informer.RunWithContext(ctx) })
 	}
-	<-time.After(calm + away + 2*lastBackOff)
+	<-time.After(calm + away + 2*lastWait)
 	cancel()
 	running.Wait()
 	out := make([][]time.Duration, agents)
@@ -101,7 +101,7 @@ func TestInformer_twoAgentsInOneOutage_tryAtDifferentTimes(t *testing.T) {
 				}
 				before = moment
 			}
-			if last := at[len(at)-1]; last < away || last > away+lastBackOff {
+			if last := at[len(at)-1]; last < away || last > away+lastWait {
 				t.Errorf("agent %d: back after %s", i, last)
 			}
 		}

@@ -1,4 +1,5 @@
-package controllers
+// Package outage is how the agent notices that the API server is away, and that it is back.
+package outage
 
 import (
 	"context"
