@@ -16,7 +16,7 @@ type Cell struct {
 	Variables []string
 	// Kernel is a version whose report says more than passed or failed.
 	Kernel string
-	// Quick cells are small parts of others: they find what broke, and are not written to the table.
+	// Quick cells together take some minutes.
 	Quick bool
 }
 
@@ -24,16 +24,12 @@ type Cell struct {
 func cells() []Cell {
 	var list []Cell
 	for _, kernel := range []string{"5.10", "6.1", "6.12"} {
-		list = append(list, Cell{
-			Name: "quick-" + kernel, Shows: "namespaces, routes and the nftables backend on Linux " + kernel, Kernel: kernel, Quick: true,
-			Command: []string{"make", "test-kernels", "KERNELS=" + kernel, "PACKAGES=./internal/netns ./iptables/routing ./iptables/nftables"},
-		})
-	}
-	for _, kernel := range []string{"5.10", "6.1", "6.12"} {
-		list = append(list, Cell{
-			Name: "kernel-" + kernel, Shows: "all tests that program the kernel on Linux " + kernel, Kernel: kernel,
-			Command: []string{"make", "test-kernels", "KERNELS=" + kernel},
-		})
+		for _, part := range parts() {
+			list = append(list, Cell{
+				Name: "kernel-" + kernel + "-" + part.name, Shows: part.shows + " on Linux " + kernel, Kernel: kernel, Quick: part.quick,
+				Command: []string{"make", "test-kernels", "KERNELS=" + kernel, "PACKAGES=" + part.packages},
+			})
+		}
 	}
 	for _, version := range []string{"1.7.35", "2.1.9", "2.2.5", "2.2.9", "2.3.7"} {
 		list = append(list, Cell{
@@ -51,18 +47,34 @@ func cells() []Cell {
 		"E2E_RUNTIME=crio", "E2E_BACKENDS=nftables", "E2E_HOOKS=nri"))
 }
 
+// part is a part of the tests that program the kernel: a boot and some minutes, so that what is cut off is little.
+type part struct {
+	name, shows, packages string
+	quick                 bool
+}
+
+func parts() []part {
+	return []part{
+		{"nftables", "namespaces, routes and the nftables backend", "./internal/netns ./internal/rawnetlink ./iptables/routing ./iptables/nftables", true},
+		{"iptables", "the iptables backend and foreign rules", "./iptables/foreign ./iptables/xtables", false},
+		{"backends", "backends beside and behind each other", "./internal/redirection ./iptables/kernel", false},
+		{"traffic", "connections through the rules", "./test/...", false},
+		{"agent", "the agent, its proxies and the commands", "./agent/... ./sidecars/... ./diagnostics/... ./cmd/...", false},
+	}
+}
+
 // cluster is a cell with rounds of the end-to-end tests.
 func cluster(name, shows string, variables ...string) Cell {
 	return Cell{Name: "e2e-" + name, Shows: shows, Command: []string{"hack/e2e.sh"}, Variables: variables}
 }
 
-// choose returns the cells that a list of words names: quick, all (but quick ones), or cells and beginnings of their names.
+// choose returns the cells that a list of words names: all, quick, or cells and beginnings of their names.
 func choose(list []Cell, words string) ([]Cell, error) {
 	var chosen []Cell
 	for word := range strings.FieldsSeq(words) {
 		before := len(chosen)
 		for _, c := range list {
-			fits := c.Quick && word == "quick" || !c.Quick && word == "all" || c.Name == word || strings.HasPrefix(c.Name, word+"-")
+			fits := c.Quick && word == "quick" || word == "all" || c.Name == word || strings.HasPrefix(c.Name, word+"-")
 			if fits && !slices.ContainsFunc(chosen, func(other Cell) bool { return other.Name == c.Name }) {
 				chosen = append(chosen, c)
 			}

@@ -9,14 +9,15 @@ import (
 )
 
 func TestChoose_words_nameCells(t *testing.T) {
-	list := []Cell{{Name: "quick-6.1", Quick: true}, {Name: "kernel-6.1"}, {Name: "kernel-6.12"}, {Name: "e2e-nri"}}
+	list := []Cell{{Name: "kernel-6.1-a", Quick: true}, {Name: "kernel-6.1-b"}, {Name: "kernel-6.12-a", Quick: true}, {Name: "e2e-nri"}}
 	for words, want := range map[string]string{
-		"quick":              "quick-6.1",
-		"all":                "kernel-6.1 kernel-6.12 e2e-nri",
-		"kernel":             "kernel-6.1 kernel-6.12",
-		"kernel-6.1 e2e-nri": "kernel-6.1 e2e-nri",
-		"e2e all":            "e2e-nri kernel-6.1 kernel-6.12",
-		"kernel nothing":     "error",
+		"quick":                "kernel-6.1-a kernel-6.12-a",
+		"all":                  "kernel-6.1-a kernel-6.1-b kernel-6.12-a e2e-nri",
+		"kernel":               "kernel-6.1-a kernel-6.1-b kernel-6.12-a",
+		"kernel-6.1":           "kernel-6.1-a kernel-6.1-b",
+		"kernel-6.1-b e2e-nri": "kernel-6.1-b e2e-nri",
+		"e2e all":              "e2e-nri kernel-6.1-a kernel-6.1-b kernel-6.12-a",
+		"kernel nothing":       "error",
 	} {
 		t.Run(words, func(t *testing.T) {
 			chosen, err := choose(list, words)
@@ -94,10 +95,14 @@ func TestDocument_hasARowForEachResult(t *testing.T) {
 	}
 	err := document(page, []Result{
 		{Cell: "containerd-2.2.9", Shows: "refusals", Passed: true, Date: "2026-11-26", Commit: "abc"},
-		{Cell: "kernel-5.10", Date: "2026-11-26", Commit: "abc", Report: &Report{
-			Release: "5.10.0-32-amd64", Package: "5.10.223-1", Backends: []Count{{"any", 5, 0, 1}, {"nftables", 7, 1, 0}},
-			Skipped: []Skip{{"a.TestA", "no cookie"}}, Failed: []string{"b.TestB"},
+		{Cell: "kernel-5.10-nftables", Date: "2026-11-25", Commit: "abc", Passed: true, Report: &Report{
+			Release: "5.10.0-32-amd64", Package: "5.10.223-1", Backends: []Count{{"any", 5, 0, 1}, {"nftables", 7, 0, 0}},
+			Skipped: []Skip{{"a.TestA", "no cookie"}},
 		}},
+		{Cell: "kernel-5.10-backends", Date: "2026-11-26", Commit: "def", Report: &Report{
+			Release: "5.10.0-32-amd64", Package: "5.10.223-1", Backends: []Count{{"nftables", 2, 1, 0}}, Failed: []string{"b.TestB"},
+		}},
+		{Cell: "kernel-5.10-agent", Date: "2026-11-26", Commit: "def"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -105,10 +110,13 @@ func TestDocument_hasARowForEachResult(t *testing.T) {
 	want := "before\n" + begin + `
 | Kernel, with cgroup v2 alone | nftables | iptables-nft | iptables-legacy | Other tests | When, and at which commit |
 |---|---|---|---|---|---|
-| 5.10.0-32-amd64 (Debian's 5.10.223-1) | 7 passed, 1 failed | not run | not run | 5 passed, 1 skipped | 2026-11-26, abc |
+| 5.10.0-32-amd64 (Debian's 5.10.223-1) | 9 passed, 1 failed | not run | not run | 5 passed, 1 skipped | 2026-11-25, abc; 2026-11-26, def |
 
-- Linux 5.10.0-32-amd64 skips 1: no cookie.
-- Linux 5.10.0-32-amd64 fails ` + "`b.TestB`" + `.
+- Linux 5.10 fails ` + "`b.TestB`" + `.
+- Linux 5.10 fails ` + "`kernel-5.10-agent`" + ` before its tests have ended.
+- Linux 5.10 skips 1: no cookie.
+- Not run yet: the iptables backend and foreign rules on Linux 5.10.
+- Not run yet: connections through the rules on Linux 5.10.
 
 | Cell | What | Result | When, and at which commit |
 |---|---|---|---|

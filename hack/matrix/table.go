@@ -31,17 +31,23 @@ func document(page string, results []Result) error {
 
 // tables has a table of kernels and one of the other cells, in the order of the list of cells.
 func tables(results []Result) string {
-	var kernels, others, notes strings.Builder
+	var kernels, others strings.Builder
+	parts := map[string][]Result{}
 	for _, c := range cells() {
 		i := slices.IndexFunc(results, func(r Result) bool { return r.Cell == c.Name })
 		switch {
 		case i < 0:
-			continue
-		case results[i].Report != nil:
-			kernelRow(&kernels, &notes, results[i])
+		case c.Kernel != "":
+			parts[c.Kernel] = append(parts[c.Kernel], results[i])
 		default:
 			r := results[i]
 			fmt.Fprintf(&others, "| `%s` | %s | %s | %s, %s |\n", r.Cell, r.Shows, passed(r), r.Date, r.Commit)
+		}
+	}
+	var notes strings.Builder
+	for _, kernel := range []string{"5.10", "6.1", "6.12"} {
+		if len(parts[kernel]) > 0 {
+			kernelRow(&kernels, &notes, kernel, parts[kernel])
 		}
 	}
 	var text strings.Builder
@@ -58,36 +64,60 @@ func tables(results []Result) string {
 	return text.String()
 }
 
-// kernelRow writes the row of a kernel, and below the table what was skipped or failed.
-func kernelRow(rows, notes *strings.Builder, r Result) {
-	fmt.Fprintf(rows, "| %s (Debian's %s)", r.Report.Release, r.Report.Package)
-	for _, backend := range []string{"nftables", "iptables-nft", "iptables-legacy", "any"} {
-		fmt.Fprintf(rows, " | %s", counted(r.Report.Backends, backend))
-	}
-	fmt.Fprintf(rows, " | %s, %s |\n", r.Date, r.Commit)
+// kernelRow writes the row of a kernel from the results of its parts, and for below the table what was not run, skipped or failed.
+func kernelRow(rows, notes *strings.Builder, kernel string, parts []Result) {
+	var whole Report
+	var when []string
 	reasons := map[string]int{}
-	for _, skip := range r.Report.Skipped {
-		reasons[skip.Reason]++
+	for _, r := range parts {
+		if at := r.Date + ", " + r.Commit; !slices.Contains(when, at) {
+			when = append(when, at)
+		}
+		if r.Report == nil {
+			fmt.Fprintf(notes, "- Linux %s fails `%s` before its tests have ended.\n", kernel, r.Cell)
+			continue
+		}
+		whole.Release, whole.Package = r.Report.Release, r.Report.Package
+		whole.Backends = append(whole.Backends, r.Report.Backends...)
+		for _, skip := range r.Report.Skipped {
+			reasons[skip.Reason]++
+		}
+		for _, test := range r.Report.Failed {
+			fmt.Fprintf(notes, "- Linux %s fails `%s`.\n", kernel, test)
+		}
 	}
+	fmt.Fprintf(rows, "| %s (Debian's %s)", whole.Release, whole.Package)
+	for _, backend := range []string{"nftables", "iptables-nft", "iptables-legacy", "any"} {
+		fmt.Fprintf(rows, " | %s", counted(whole.Backends, backend))
+	}
+	fmt.Fprintf(rows, " | %s |\n", strings.Join(when, "; "))
 	for _, reason := range slices.Sorted(maps.Keys(reasons)) {
-		fmt.Fprintf(notes, "- Linux %s skips %d: %s.\n", r.Report.Release, reasons[reason], reason)
+		fmt.Fprintf(notes, "- Linux %s skips %d: %s.\n", kernel, reasons[reason], reason)
 	}
-	for _, test := range r.Report.Failed {
-		fmt.Fprintf(notes, "- Linux %s fails `%s`.\n", r.Report.Release, test)
+	for _, c := range cells() {
+		if c.Kernel == kernel && !slices.ContainsFunc(parts, func(r Result) bool { return r.Cell == c.Name }) {
+			fmt.Fprintf(notes, "- Not run yet: %s.\n", c.Shows)
+		}
 	}
 }
 
+// counted adds up the numbers of one backend.
 func counted(counts []Count, backend string) string {
-	i := slices.IndexFunc(counts, func(c Count) bool { return c.Backend == backend })
-	if i < 0 {
+	var sum Count
+	for _, c := range counts {
+		if c.Backend == backend {
+			sum.Passed, sum.Failed, sum.Skipped = sum.Passed+c.Passed, sum.Failed+c.Failed, sum.Skipped+c.Skipped
+		}
+	}
+	if sum == (Count{}) {
 		return "not run"
 	}
-	text := fmt.Sprintf("%d passed", counts[i].Passed)
-	if counts[i].Failed > 0 {
-		text += fmt.Sprintf(", %d failed", counts[i].Failed)
+	text := fmt.Sprintf("%d passed", sum.Passed)
+	if sum.Failed > 0 {
+		text += fmt.Sprintf(", %d failed", sum.Failed)
 	}
-	if counts[i].Skipped > 0 {
-		text += fmt.Sprintf(", %d skipped", counts[i].Skipped)
+	if sum.Skipped > 0 {
+		text += fmt.Sprintf(", %d skipped", sum.Skipped)
 	}
 	return text
 }
