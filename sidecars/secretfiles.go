@@ -98,7 +98,7 @@ func (d secretDir) replace(files map[string][]byte, now time.Time) error {
 			return err
 		}
 	}
-	if err := d.link(version, dataLink); err != nil {
+	if err := ReplaceLink(filepath.Join(d.path, dataLink), version); err != nil {
 		return err
 	}
 	return d.linkFiles(slices.Sorted(maps.Keys(files)))
@@ -116,22 +116,23 @@ func (d secretDir) linkFiles(names []string) error {
 		}
 	}
 	for _, name := range names {
-		err = errors.Join(err, d.link(filepath.Join(dataLink, name), name))
+		err = errors.Join(err, ReplaceLink(filepath.Join(d.path, name), filepath.Join(dataLink, name)))
 	}
 	return err
 }
 
-// link makes or replaces a link in one step.
-func (d secretDir) link(to, name string) error {
-	next := filepath.Join(d.path, nextLink)
-	if err := os.Remove(next); err != nil && !errors.Is(err, os.ErrNotExist) { // of an agent that was killed
-		return fmt.Errorf("remove old link: %w", err)
+// ReplaceLink makes a link, or has it lead elsewhere in one step.
+func ReplaceLink(link, to string) error {
+	next := filepath.Join(filepath.Dir(link), nextLink)
+	err := os.Remove(next) // of an agent that was killed
+	if err == nil || errors.Is(err, os.ErrNotExist) {
+		err = os.Symlink(to, next)
 	}
-	if err := os.Symlink(to, next); err != nil {
-		return fmt.Errorf("make link to the proxy's secret: %w", err)
+	if err == nil {
+		err = os.Rename(next, link)
 	}
-	if err := os.Rename(next, filepath.Join(d.path, name)); err != nil {
-		return fmt.Errorf("show the proxy its secret: %w", err)
+	if err != nil {
+		return fmt.Errorf("show the proxy its files: %w", err)
 	}
 	return nil
 }

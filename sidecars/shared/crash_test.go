@@ -147,7 +147,7 @@ func (at moment) leave(n *fakeNode, d directory, old string) {
 		err = d.point(currentLink, old)
 	}
 	if at.torn {
-		err = errors.Join(err, os.Symlink("v-99", filepath.Join(d.files(), ".current")),
+		err = errors.Join(err, os.Symlink("v-99", filepath.Join(d.files(), "..next")),
 			os.WriteFile(filepath.Join(d.path, stateName+".new"), []byte(`{"confirmed":`), 0o600))
 	}
 	if at.loads {

@@ -156,17 +156,7 @@ func (d directory) unused() (string, error) {
 
 // point lets a link lead to a configuration.
 func (d directory) point(link, to string) error {
-	made := filepath.Join(d.files(), "."+link)
-	if err := os.Remove(made); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("replace %s: %w", link, err)
-	}
-	if err := os.Symlink(to, made); err != nil {
-		return fmt.Errorf("replace %s: %w", link, err)
-	}
-	if err := os.Rename(made, filepath.Join(d.files(), link)); err != nil {
-		return fmt.Errorf("replace %s: %w", link, err)
-	}
-	return nil
+	return sidecars.ReplaceLink(filepath.Join(d.files(), link), to)
 }
 
 // target returns the configuration that a link leads to, or "" if there is none.
