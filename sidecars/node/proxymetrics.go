@@ -7,6 +7,16 @@ import (
 	"istio-pod-network-controller/sidecars"
 )
 
+var (
+	managedProxies = prometheus.NewDesc(controllers.MetricPrefix+"managed_proxies", "Pods of this node with a proxy of their own, by profile and state: ready, starting, silent (it runs and no longer answers), "+
+		"failed (none is ready since the last one ended or could not be started), refused (the pod cannot have one of this profile), or ended.", []string{"profile", "state"}, nil)
+	rolloutPaused = prometheus.NewDesc(controllers.MetricPrefix+"managed_proxy_rollout_paused", "1 while the node upgrades no more proxies of a profile after a failure, 0 otherwise.", []string{"profile"}, nil)
+	proxyRestarts = prometheus.NewDesc(controllers.MetricPrefix+"managed_proxy_restarts_total", "Proxies of pods' own that ended without being told to, or hung (liveness). Each is replaced.", []string{"profile"}, nil)
+	proxyUpgrades = prometheus.NewDesc(controllers.MetricPrefix+"managed_proxy_upgrades_total", "Upgrades of pods' own proxies to another version of their profile, by result: succeeded, or failed (the new proxy did not become "+
+		"ready, and the old one serves on; it is tried again).", []string{"profile", "result"}, nil)
+	proxyStarts = prometheus.NewDesc(controllers.MetricPrefix+"managed_proxy_start_duration_seconds", "Time from when the rules of a sandbox without a proxy are in force until its first proxy is ready.", []string{"profile"}, nil)
+)
+
 // proxyMetrics shows the node's own proxies of pods. A profile has series while pods of the node have chosen it, and all of them from the start,
 // as in sharedMetrics.
 type proxyMetrics struct {
@@ -14,8 +24,8 @@ type proxyMetrics struct {
 }
 
 // Describe sends the descriptions of what Collect sends.
-func (m proxyMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.proxies(), m.paused(), m.restarts(), m.upgrades(), m.starts()} {
+func (proxyMetrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{managedProxies, rolloutPaused, proxyRestarts, proxyUpgrades, proxyStarts} {
 		ch <- d
 	}
 }
@@ -24,13 +34,13 @@ func (m proxyMetrics) Describe(ch chan<- *prometheus.Desc) {
 func (m proxyMetrics) Collect(ch chan<- prometheus.Metric) {
 	for profile, f := range m.figures() {
 		for health, n := range f.Pods {
-			ch <- prometheus.MustNewConstMetric(m.proxies(), prometheus.GaugeValue, float64(n), profile, string(health))
+			ch <- prometheus.MustNewConstMetric(managedProxies, prometheus.GaugeValue, float64(n), profile, string(health))
 		}
-		ch <- prometheus.MustNewConstMetric(m.paused(), prometheus.GaugeValue, oneIf(f.Paused), profile)
-		ch <- prometheus.MustNewConstMetric(m.restarts(), prometheus.CounterValue, float64(f.Restarts), profile)
-		ch <- prometheus.MustNewConstMetric(m.upgrades(), prometheus.CounterValue, float64(f.Upgraded), profile, "succeeded")
-		ch <- prometheus.MustNewConstMetric(m.upgrades(), prometheus.CounterValue, float64(f.Failed), profile, "failed")
-		ch <- histogramOf(m.starts(), f.Starts, profile)
+		ch <- prometheus.MustNewConstMetric(rolloutPaused, prometheus.GaugeValue, oneIf(f.Paused), profile)
+		ch <- prometheus.MustNewConstMetric(proxyRestarts, prometheus.CounterValue, float64(f.Restarts), profile)
+		ch <- prometheus.MustNewConstMetric(proxyUpgrades, prometheus.CounterValue, float64(f.Upgraded), profile, "succeeded")
+		ch <- prometheus.MustNewConstMetric(proxyUpgrades, prometheus.CounterValue, float64(f.Failed), profile, "failed")
+		ch <- histogramOf(proxyStarts, f.Starts, profile)
 	}
 }
 
@@ -41,26 +51,4 @@ func histogramOf(d *prometheus.Desc, of sidecars.Durations, profile string) prom
 		within[bound.Seconds()] = n
 	}
 	return prometheus.MustNewConstHistogram(d, of.Count, of.Sum.Seconds(), within, profile)
-}
-
-func (proxyMetrics) proxies() *prometheus.Desc {
-	return prometheus.NewDesc(controllers.MetricPrefix+"managed_proxies", "Pods of this node with a proxy of their own, by profile and state: ready, starting, silent (it runs and no longer answers), "+
-		"failed (none is ready since the last one ended or could not be started), refused (the pod cannot have one of this profile), or ended.", []string{"profile", "state"}, nil)
-}
-
-func (proxyMetrics) paused() *prometheus.Desc {
-	return prometheus.NewDesc(controllers.MetricPrefix+"managed_proxy_rollout_paused", "1 while the node upgrades no more proxies of a profile after a failure, 0 otherwise.", []string{"profile"}, nil)
-}
-
-func (proxyMetrics) restarts() *prometheus.Desc {
-	return prometheus.NewDesc(controllers.MetricPrefix+"managed_proxy_restarts_total", "Proxies of pods' own that ended without being told to, or hung (liveness). Each is replaced.", []string{"profile"}, nil)
-}
-
-func (proxyMetrics) upgrades() *prometheus.Desc {
-	return prometheus.NewDesc(controllers.MetricPrefix+"managed_proxy_upgrades_total", "Upgrades of pods' own proxies to another version of their profile, by result: succeeded, or failed (the new proxy did not become "+
-		"ready, and the old one serves on; it is tried again).", []string{"profile", "result"}, nil)
-}
-
-func (proxyMetrics) starts() *prometheus.Desc {
-	return prometheus.NewDesc(controllers.MetricPrefix+"managed_proxy_start_duration_seconds", "Time from when the rules of a sandbox without a proxy are in force until its first proxy is ready.", []string{"profile"}, nil)
 }

@@ -7,6 +7,19 @@ import (
 	"istio-pod-network-controller/sidecars/shared"
 )
 
+var (
+	sharedPods = prometheus.NewDesc(controllers.MetricPrefix+"shared_proxy_pods", "Pods of this node that have chosen a shared profile, by profile and state: served, refused (the pod or the profile has to be "+
+		"changed first), or waiting (for the proxy, or for its next configuration).", []string{"profile", "state"}, nil)
+	sharedUp     = prometheus.NewDesc(controllers.MetricPrefix+"shared_proxy_up", "1 while the node's proxy of a shared profile runs, 0 while it does not, and connections of its pods are refused.", []string{"profile"}, nil)
+	sharedNewest = prometheus.NewDesc(controllers.MetricPrefix+"shared_proxy_newest", "1 while the node's proxy of a shared profile answers that it has the profile's present version, without pods that have left; "+
+		"0 while it has an older one, or does not answer.", []string{"profile"}, nil)
+	sharedReloads = prometheus.NewDesc(controllers.MetricPrefix+"shared_proxy_reloads_total", "New configurations of a shared proxy, by profile and result: applied (the proxy has confirmed it), refused (the templates or the "+
+		"proxy's check did not pass it with all pods; what became of the rest counts as well), unconfirmed (the proxy did not answer its version in time, and the old one came back), or failed (it could "+
+		"not be written, or the runtime did not pass the check or the signal on).", []string{"profile", "result"}, nil)
+	sharedChanges = prometheus.NewDesc(controllers.MetricPrefix+"shared_proxy_change_duration_seconds", "Time from when the agent learns that a pod has chosen a shared profile, or has changed, until the proxy has "+
+		"confirmed a configuration with that. Changes that are refused first are left out.", []string{"profile"}, nil)
+)
+
 // sharedMetrics shows the shared proxies of the node. A profile has series while it has pods on the node or its proxy runs there, and all of
 // them from the start: rate() does not see the first value of a series as an increase.
 type sharedMetrics struct {
@@ -14,8 +27,8 @@ type sharedMetrics struct {
 }
 
 // Describe sends the descriptions of what Collect sends.
-func (m sharedMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.pods(), m.up(), m.newest(), m.reloads(), m.changes()} {
+func (sharedMetrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{sharedPods, sharedUp, sharedNewest, sharedReloads, sharedChanges} {
 		ch <- d
 	}
 }
@@ -24,14 +37,14 @@ func (m sharedMetrics) Describe(ch chan<- *prometheus.Desc) {
 func (m sharedMetrics) Collect(ch chan<- prometheus.Metric) {
 	for profile, f := range m.figures() {
 		for state, n := range map[string]int{"served": f.Served, "refused": f.Refused, "waiting": f.Waiting} {
-			ch <- prometheus.MustNewConstMetric(m.pods(), prometheus.GaugeValue, float64(n), profile, state)
+			ch <- prometheus.MustNewConstMetric(sharedPods, prometheus.GaugeValue, float64(n), profile, state)
 		}
-		ch <- prometheus.MustNewConstMetric(m.up(), prometheus.GaugeValue, oneIf(f.Running), profile)
-		ch <- prometheus.MustNewConstMetric(m.newest(), prometheus.GaugeValue, oneIf(f.Newest), profile)
+		ch <- prometheus.MustNewConstMetric(sharedUp, prometheus.GaugeValue, oneIf(f.Running), profile)
+		ch <- prometheus.MustNewConstMetric(sharedNewest, prometheus.GaugeValue, oneIf(f.Newest), profile)
 		for result, n := range f.Reloads {
-			ch <- prometheus.MustNewConstMetric(m.reloads(), prometheus.CounterValue, float64(n), profile, string(result))
+			ch <- prometheus.MustNewConstMetric(sharedReloads, prometheus.CounterValue, float64(n), profile, string(result))
 		}
-		ch <- histogramOf(m.changes(), f.Changes, profile)
+		ch <- histogramOf(sharedChanges, f.Changes, profile)
 	}
 }
 
@@ -40,29 +53,4 @@ func oneIf(is bool) float64 {
 		return 1
 	}
 	return 0
-}
-
-func (sharedMetrics) pods() *prometheus.Desc {
-	return prometheus.NewDesc(controllers.MetricPrefix+"shared_proxy_pods", "Pods of this node that have chosen a shared profile, by profile and state: served, refused (the pod or the profile has to be "+
-		"changed first), or waiting (for the proxy, or for its next configuration).", []string{"profile", "state"}, nil)
-}
-
-func (sharedMetrics) up() *prometheus.Desc {
-	return prometheus.NewDesc(controllers.MetricPrefix+"shared_proxy_up", "1 while the node's proxy of a shared profile runs, 0 while it does not, and connections of its pods are refused.", []string{"profile"}, nil)
-}
-
-func (sharedMetrics) newest() *prometheus.Desc {
-	return prometheus.NewDesc(controllers.MetricPrefix+"shared_proxy_newest", "1 while the node's proxy of a shared profile answers that it has the profile's present version, without pods that have left; "+
-		"0 while it has an older one, or does not answer.", []string{"profile"}, nil)
-}
-
-func (sharedMetrics) reloads() *prometheus.Desc {
-	return prometheus.NewDesc(controllers.MetricPrefix+"shared_proxy_reloads_total", "New configurations of a shared proxy, by profile and result: applied (the proxy has confirmed it), refused (the templates or the "+
-		"proxy's check did not pass it with all pods; what became of the rest counts as well), unconfirmed (the proxy did not answer its version in time, and the old one came back), or failed (it could "+
-		"not be written, or the runtime did not pass the check or the signal on).", []string{"profile", "result"}, nil)
-}
-
-func (sharedMetrics) changes() *prometheus.Desc {
-	return prometheus.NewDesc(controllers.MetricPrefix+"shared_proxy_change_duration_seconds", "Time from when the agent learns that a pod has chosen a shared profile, or has changed, until the proxy has "+
-		"confirmed a configuration with that. Changes that are refused first are left out.", []string{"profile"}, nil)
 }
