@@ -175,7 +175,7 @@ func (n *fakeNode) check() {
 	}
 }
 
-func (n *fakeNode) Signal(_ context.Context, id string, _ unix.Signal) error {
+func (n *fakeNode) Signal(_ context.Context, id string, signal unix.Signal) error {
 	defer n.survive()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -185,6 +185,10 @@ func (n *fakeNode) Signal(_ context.Context, id string, _ unix.Signal) error {
 	c, ok := n.containers[id]
 	if !ok || c.State != sidecar.Running {
 		return sidecar.ErrGone
+	}
+	if signal == unix.SIGKILL {
+		c.State, c.exit = sidecar.Exited, 137
+		return nil
 	}
 	if !c.drained && c.drains >= 0 {
 		time.AfterFunc(c.drains, func() { n.end(id, 0) })

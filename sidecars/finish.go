@@ -18,8 +18,10 @@ import (
 )
 
 const (
-	// finishWait is how long the runtime waits for proxies that are told to finish. Until then it makes no other call over NRI.
+	// finishWait is how long proxies have that are told to finish. Until then the runtime makes no other call over NRI.
 	finishWait = 250 * time.Millisecond
+	// killWait bounds the end of those that have not finished.
+	killWait = 100 * time.Millisecond
 	// finishedFor is how long no proxy is started in a sandbox whose application has ended. The runtime ends the sandbox within seconds;
 	// if it does not, the application may have been started again after all.
 	finishedFor = 30 * time.Second
@@ -94,7 +96,8 @@ func (s ending) finishWithApplication(ctx context.Context) error {
 	return finish(ctx, s.Runtime, s.key, s.home)
 }
 
-// finish tells a sandbox's proxies to finish, and waits for them. It is noted first, so that none is started in their place.
+// finish tells a sandbox's proxies to finish, and kills what still runs after finishWait: containerd ends the sandbox at once then, CRI-O would
+// give a proxy with an open connection two minutes. It is noted first, so that none is started in their place.
 func finish(ctx context.Context, runtime Runtime, key Key, home home) error {
 	ctx, cancel := context.WithTimeout(ctx, finishWait)
 	defer cancel()
@@ -106,22 +109,47 @@ func finish(ctx context.Context, runtime Runtime, key Key, home home) error {
 		return err
 	}
 	var ending sync.WaitGroup
-	for _, c := range all {
-		if c.Sandbox != key.Sandbox || c.State != sidecar.Running || home.noted(factDraining, c.Epoch) {
+	ends := make([]error, len(all))
+	for i, c := range all {
+		if c.Sandbox != key.Sandbox || c.State != sidecar.Running {
 			continue
 		}
-		signal := unix.SIGTERM
-		if c.StopSignal != "" {
-			signal = unix.SignalNum("SIG" + c.StopSignal)
+		if !home.noted(factDraining, c.Epoch) { // it was told before
+			if ends[i] = tell(ctx, runtime, c); ends[i] != nil {
+				continue
+			}
+			log.FromContext(ctx).Info("proxy told to finish with its application", "sandbox", key.Sandbox, "epoch", c.Epoch)
 		}
-		if errSignal := runtime.Signal(ctx, c.ID, signal); errSignal != nil && !errors.Is(errSignal, sidecar.ErrGone) {
-			err = errors.Join(err, errSignal)
-			continue
-		}
-		log.FromContext(ctx).Info("proxy told to finish with its application", "sandbox", key.Sandbox, "epoch", c.Epoch)
-		ending.Go(func() { _ = runtime.Wait(ctx, c.ID) })
+		ending.Go(func() {
+			if runtime.Wait(ctx, c.ID) != nil {
+				ends[i] = kill(ctx, runtime, c)
+			}
+		})
 	}
 	ending.Wait()
+	return errors.Join(ends...)
+}
+
+// tell sends a proxy its stop signal. One that is gone is no error.
+func tell(ctx context.Context, runtime Runtime, c sidecar.Container) error {
+	signal := unix.SIGTERM
+	if c.StopSignal != "" {
+		signal = unix.SignalNum("SIG" + c.StopSignal)
+	}
+	return unlessGone(runtime.Signal(ctx, c.ID, signal))
+}
+
+// kill has a time of its own: that of the proxy is over.
+func kill(ctx context.Context, runtime Runtime, c sidecar.Container) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killWait)
+	defer cancel()
+	return unlessGone(runtime.Signal(ctx, c.ID, unix.SIGKILL))
+}
+
+func unlessGone(err error) error {
+	if errors.Is(err, sidecar.ErrGone) {
+		return nil
+	}
 	return err
 }
 

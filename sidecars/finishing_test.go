@@ -40,7 +40,8 @@ func (s *signalled) wantTold(t *testing.T, m *Manager, want []string) {
 	}
 }
 
-// Each proxy that takes connections is told once, by its own signal, and waited for a quarter of a second at most.
+// Each proxy that takes connections is told once, by its own signal. What still runs after a quarter of a second is killed: CRI-O would give it
+// two minutes before it ends the sandbox, and the pod with it.
 func TestFinish_proxies_onlyRunningOnesAreTold(t *testing.T) {
 	away := errors.New("not now")
 	for name, c := range map[string]struct {
@@ -55,7 +56,7 @@ func TestFinish_proxies_onlyRunningOnesAreTold(t *testing.T) {
 			prepare: func(n *fakeNode) { n.profile.Spec.Handover = v1alpha1.HandoverNone }, want: []string{"c001 SIGTERM"}, took: 20 * time.Millisecond,
 		},
 		"one that does not finish": {
-			prepare: func(n *fakeNode) { n.behave = func(p *fakeProxy) { p.drains = -1 } }, want: []string{"c001 SIGUSR1"}, took: finishWait,
+			prepare: func(n *fakeNode) { n.behave = func(p *fakeProxy) { p.drains = -1 } }, want: []string{"c001 SIGUSR1", "c001 SIGKILL"}, took: finishWait,
 		},
 		"one whose predecessor drains": {
 			prepare: func(n *fakeNode) {
@@ -66,7 +67,7 @@ func TestFinish_proxies_onlyRunningOnesAreTold(t *testing.T) {
 				after(time.Second)
 				s.got = nil
 			},
-			want: []string{"c002 SIGUSR1"}, took: 20 * time.Millisecond,
+			want: []string{"c002 SIGUSR1", "c001 SIGKILL"}, took: finishWait,
 		},
 		"one that has ended": {
 			before: func(s *signalled, _ *Manager) {
@@ -122,7 +123,7 @@ func TestContainerEnded_runtimeDoesNotSayWhen_listCounts(t *testing.T) {
 		want   []string
 	}{
 		"it is being stopped":                 {maybe, nil},
-		"it has ended":                        {ended("app", 0, 0), []string{"c001 SIGUSR1"}},
+		"it has ended":                        {ended("app", 0, 0), []string{"c001 SIGUSR1", "c001 SIGKILL"}},
 		"it has failed, and is started again": {ended("app", 0, 1), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -158,7 +159,7 @@ func TestFinishWithApplication_runtimeSaysNothing_proxyIsTold(t *testing.T) {
 		}
 		n.change(func() { s.all[1] = ended("app", 0, 143) })
 		after(cleanInterval)
-		if want := []string{"c001 SIGUSR1"}; !slices.Equal(s.got, want) {
+		if want := []string{"c001 SIGUSR1", "c001 SIGKILL"}; !slices.Equal(s.got, want) {
 			t.Errorf("told were %q, want %q", s.got, want)
 		}
 		after(5 * time.Second)

@@ -134,8 +134,8 @@ func TestContainerEnded_agentWaits_isRemembered(t *testing.T) {
 		wait time.Duration
 		want []string
 	}{
-		"the agent that works was told, too":           {both: true, want: []string{"c001 SIGUSR1"}},
-		"only the agent that waits was told":           {want: []string{"c001 SIGUSR1"}},
+		"the agent that works was told, too":           {both: true, want: []string{"c001 SIGUSR1", "c001 SIGKILL"}},
+		"only the agent that waits was told":           {want: []string{"c001 SIGUSR1", "c001 SIGKILL"}},
 		"it was told long ago, and the sandbox stayed": {wait: 2 * finishedFor},
 	} {
 		t.Run(name, func(t *testing.T) {
