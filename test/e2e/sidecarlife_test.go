@@ -277,7 +277,7 @@ func (m managed) strayCgroups(ctx context.Context, uids []types.UID) error {
 		known[s.GetId()], known["pod"+s.GetMetadata().GetUid()] = true, true
 	}
 	for _, c := range containers.GetContainers() {
-		known[c.GetId()] = true
+		known[c.GetId()], known["crio-"+c.GetId()] = true, true // CRI-O names cgroups so
 	}
 	var stray []error
 	return errors.Join(filepath.WalkDir("/sys/fs/cgroup", func(path string, d os.DirEntry, err error) error {

@@ -75,7 +75,7 @@ func Prepare(d Dirs) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
 		return fmt.Errorf("share mounts within the node: %w", err)
 	}
-	return makeDirs("/etc/cni/net.d", "/etc/kubernetes/manifests", "/opt/cni/bin", "/run/netns", "/run/nri")
+	return makeDirs("/etc/cni/net.d", "/etc/containers/registries.conf.d", "/etc/kubernetes/manifests", "/opt/cni/bin", "/run/netns", "/run/nri")
 }
 
 // Disk holds what the node has written but for Data and /run, beyond the node's end. It runs in the node's namespaces.
