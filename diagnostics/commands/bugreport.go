@@ -52,12 +52,12 @@ func (o *bugReportFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	server, err := client.Discovery().ServerVersion()
+	ctx, cancel := context.WithTimeout(cmd.Context(), o.timeout)
+	defer cancel()
+	server, err := client.DiscoveryClient.ServerVersionWithContext(ctx)
 	if err != nil {
 		return fmt.Errorf("read the API server's version: %w", clusterError(client.config, err))
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), o.timeout)
-	defer cancel()
 	p := startProgress(cmd.ErrOrStderr(), "reading")
 	r := &bugreport.Report{Client: client, AgentNamespace: o.agentNamespace, Objects: objectsBy(client)}
 	r.Add("versions.json", func() (any, error) {

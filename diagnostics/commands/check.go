@@ -87,7 +87,11 @@ func (f *checkFlags) run(cmd *cobra.Command) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
 	defer cancel()
 	p := startProgress(cmd.ErrOrStderr(), "checking")
-	results, err := f.waited(ctx, waitEvery)
+	look := f.results
+	if f.wait {
+		look = func(ctx context.Context) ([]check.Result, error) { return untilWell(ctx, waitEvery, f.results) }
+	}
+	results, err := look(ctx)
 	p.stop()
 	if err != nil {
 		return err
@@ -104,16 +108,16 @@ func (f *checkFlags) run(cmd *cobra.Command) error {
 // waitEvery is the time between two looks of --wait: a look at a large cluster is work for its API server.
 const waitEvery = 5 * time.Second
 
-// waited returns the results, with --wait those of the last look that was complete.
-func (f *checkFlags) waited(ctx context.Context, every time.Duration) ([]check.Result, error) {
-	last, lastErr := f.results(ctx)
-	for f.wait && (lastErr != nil || check.Worst(last) == check.Fail) {
+// untilWell looks until no check fails, or ctx ends, and returns the last look that was complete.
+func untilWell(ctx context.Context, every time.Duration, look func(context.Context) ([]check.Result, error)) ([]check.Result, error) {
+	last, lastErr := look(ctx)
+	for lastErr != nil || check.Worst(last) == check.Fail {
 		select {
 		case <-ctx.Done():
 			return last, lastErr
 		case <-time.After(every):
 		}
-		if now, err := f.results(ctx); ctx.Err() == nil {
+		if now, err := look(ctx); ctx.Err() == nil {
 			last, lastErr = now, err
 		}
 	}

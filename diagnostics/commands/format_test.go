@@ -1,16 +1,19 @@
 package commands
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"istio-pod-network-controller/diagnostics/check"
 	"istio-pod-network-controller/internal/cmdline"
 	"istio-pod-network-controller/test/terminal"
 )
@@ -64,33 +67,47 @@ func TestCheck_columns_haveARowForEachCheck(t *testing.T) {
 	}
 }
 
-// A cluster that becomes well ends the wait, the end of the time does, too.
 func TestCheck_wait_endsWhenNothingFails(t *testing.T) {
-	minor := new(atomic.Int64)
-	minor.Store(26)
-	file := kubeconfigOf(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		if r.URL.Path != "/version" {
-			w.WriteHeader(http.StatusForbidden)
-			_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"no"}`))
-			return
+	synctest.Test(t, func(t *testing.T) {
+		looks, began := 0, time.Now()
+		answers := []func() ([]check.Result, error){
+			func() ([]check.Result, error) { return nil, errors.New("away") },
+			func() ([]check.Result, error) { return []check.Result{{Level: check.Fail}}, nil },
+			func() ([]check.Result, error) { return []check.Result{{Level: check.Warn}}, nil },
 		}
-		_, _ = w.Write([]byte(clusterVersion(map[bool]string{true: "36", false: "27"}[minor.Add(1) > 28])["/version"]))
-	}))
-	f := checkFlags{kube: kubeFlags{Kubeconfig: &fewFlags{kubeconfig: file}}, timeout: time.Minute, pre: true}
-	first, err := f.waited(t.Context(), time.Millisecond)
-	if err != nil || first[0].Level != "fail" {
-		t.Fatalf("without --wait: %+v, %v", first, err)
-	}
-	f.wait = true
-	last, err := f.waited(t.Context(), time.Millisecond)
-	if err != nil || last[0].Level == "fail" || minor.Load() < 29 {
-		t.Errorf("after %d looks: %+v, %v", minor.Load()-26, last[0], err)
-	}
+		got, err := untilWell(t.Context(), waitEvery, func(context.Context) ([]check.Result, error) { looks++; return answers[looks-1]() })
+		if err != nil || len(got) != 1 || got[0].Level != check.Warn || looks != 3 || time.Since(began) != 2*waitEvery {
+			t.Errorf("after %d looks and %s: %+v, %v", looks, time.Since(began), got, err)
+		}
+	})
+}
+
+// The results of a look that the end of the time has cut short would blame the cluster.
+func TestCheck_waitInVain_returnsTheLastWholeLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), waitEvery+time.Second)
+		defer cancel()
+		whole := []check.Result{{Level: check.Fail, Message: "whole"}}
+		got, err := untilWell(ctx, waitEvery, func(ctx context.Context) ([]check.Result, error) {
+			if time.Until(deadlineOf(ctx)) > time.Second {
+				return whole, nil
+			}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		if err != nil || len(got) != 1 || got[0].Message != "whole" {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
 	code, out, _ := call(t, "", "check", "--wait", "--timeout", "1ms", "--kubeconfig", kubeconfigTo(t, "http://127.0.0.1:1"))
 	if code != cmdline.ExitError || out != "" {
 		t.Errorf("code %d, %q", code, out)
 	}
+}
+
+func deadlineOf(ctx context.Context) time.Time {
+	at, _ := ctx.Deadline()
+	return at
 }
 
 func TestBugReport_archive_isWrittenOnce(t *testing.T) {
@@ -109,7 +126,7 @@ func TestBugReport_archive_isWrittenOnce(t *testing.T) {
 	if code != 0 || out != "" || err != nil || info.Size() == 0 || info.Mode().Perm() != 0o600 {
 		t.Fatalf("code %d, %q, %v, %s", code, out, err, errOut)
 	}
-	if !strings.Contains(errOut, "not read: logs/mesh-agent.log: ") || !strings.Contains(errOut, "files in "+to) {
+	if !strings.Contains(errOut, "not read: daemonsets-mesh.json: ") || !strings.Contains(errOut, "files in "+to) {
 		t.Errorf("%q", errOut)
 	}
 	if code, _, errOut := call(t, "", "bugreport", "--kubeconfig", file, "--file", to); code != cmdline.ExitError || !strings.Contains(errOut, "--file: ") {
