@@ -116,7 +116,7 @@ func TestCheckPrintsJSON(t *testing.T) {
 
 func TestCheckAndConnectivityRefuseBadFlags(t *testing.T) {
 	for line, want := range map[string]string{
-		"check -o yaml":                    `--output: value "yaml"`,
+		"check -o xml":                     `--output: value "xml"`,
 		"check --timeout -1s":              `--timeout: value "-1s"`,
 		"check --node --pre":               "--pre",
 		"check something":                  "something",
