@@ -54,10 +54,10 @@ func (r Release) packPlugin(dir string) (plugin, error) {
 	var p plugin
 	p.OS, p.Arch, _ = strings.Cut(filepath.Base(dir), "-")
 	p.Program, p.Dir = PluginName, PluginName+"-"+r.Version+"-"+p.OS+"-"+p.Arch
-	write, suffix, shim := writeTarGz, ".tar.gz", entry{p.Dir + "/kubectl_complete-pod_network", 0o755, []byte("#!/bin/sh\nexec kubectl pod-network __complete \"$@\"\n")}
+	write, suffix, shim := writeTarGz, ".tar.gz", entry{p.Dir + "/kubectl_complete-pod_network", 0o755, []byte("#!/bin/sh\nexec kubectl-pod_network __complete \"$@\"\n")}
 	if p.OS == "windows" {
 		p.Program += ".exe"
-		write, suffix, shim = writeZip, ".zip", entry{p.Dir + "/kubectl_complete-pod_network.cmd", 0o755, []byte("@kubectl pod-network __complete %*\r\n")}
+		write, suffix, shim = writeZip, ".zip", entry{p.Dir + "/kubectl_complete-pod_network.cmd", 0o755, []byte("@kubectl-pod_network __complete %*\r\n")}
 	}
 	p.File = p.Dir + suffix
 	program, err := os.ReadFile(filepath.Join(dir, p.Program))

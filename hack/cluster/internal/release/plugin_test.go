@@ -73,7 +73,7 @@ func TestPackPlugins_platforms_haveArchivesAndKrewsManifest(t *testing.T) {
 		names[strings.TrimPrefix(f.Name, windows+"/")] = string(content)
 	}
 	if diff := cmp.Diff(map[string]string{
-		"kubectl-pod_network.exe": "for Windows", "kubectl_complete-pod_network.cmd": "@kubectl pod-network __complete %*\r\n", "LICENSE": "free",
+		"kubectl-pod_network.exe": "for Windows", "kubectl_complete-pod_network.cmd": "@kubectl-pod_network __complete %*\r\n", "LICENSE": "free",
 	}, names); diff != "" {
 		t.Error(diff)
 	}
