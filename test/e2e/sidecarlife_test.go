@@ -274,10 +274,10 @@ func (m managed) strayCgroups(ctx context.Context, uids []types.UID) error {
 	}
 	known := map[string]bool{}
 	for _, s := range sandboxes.GetItems() {
-		known[s.GetId()], known["pod"+s.GetMetadata().GetUid()] = true, true
+		known[s.GetId()], known["crio-"+s.GetId()], known["pod"+s.GetMetadata().GetUid()] = true, true, true // CRI-O names cgroups so
 	}
 	for _, c := range containers.GetContainers() {
-		known[c.GetId()], known["crio-"+c.GetId()] = true, true // CRI-O names cgroups so
+		known[c.GetId()], known["crio-"+c.GetId()] = true, true
 	}
 	var stray []error
 	return errors.Join(filepath.WalkDir("/sys/fs/cgroup", func(path string, d os.DirEntry, err error) error {
