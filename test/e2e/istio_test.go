@@ -29,13 +29,13 @@ func (m *migration) installIstio(t *testing.T, cni bool, values ...string) {
 	const dualStack = "pilot.env.ISTIO_DUAL_STACK=true,meshConfig.defaultConfig.proxyMetadata.ISTIO_DUAL_STACK=true"
 	t.Cleanup(func() {
 		m.helm(t, "uninstall", "istio-cni", "istiod", "-n", "istio-system", "--ignore-not-found", "--wait")
+		m.awaitChain(t, "istio-cni", false)
 	})
 	istiod := append([]string{"install", "istiod", "istio/istiod"}, common...)
 	if cni {
 		istiod = append(istiod, "--set", "pilot.cni.enabled=true")
 		m.helm(t, append([]string{"install", "istio-cni", "istio/cni"}, common...)...)
 		m.awaitChain(t, "istio-cni", true)
-		t.Cleanup(func() { m.awaitChain(t, "istio-cni", false) })
 	}
 	m.helm(t, append(istiod, "--set-string", dualStack, "--set", "autoscaleEnabled=false", "--set", "pilot.resources.requests.memory=128Mi")...)
 	_, err := m.api.CoreV1().Namespaces().Patch(t.Context(), m.name, types.MergePatchType, []byte(`{"metadata":{"labels":{"istio-injection":"enabled"}}}`), metav1.PatchOptions{})

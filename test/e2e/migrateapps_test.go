@@ -199,7 +199,7 @@ func (l serviceLoad) wantKept(t *testing.T) {
 	t.Helper()
 	l.stop(t)
 	if l.failed != nil || l.mode == redirectMode && l.bypassed > 0 || l.asked < 20 {
-		t.Errorf("%s: of %d connections to the Service %d bypassed the proxy, and the last that failed: %v", l.name(), l.asked, l.bypassed, l.failed)
+		t.Errorf("%s: of %d connections to the Service %d bypassed the proxy or failed, %d failed, the last by: %v", l.name(), l.asked, l.bypassed, l.lost, l.failed)
 	}
 	t.Logf("%s: %d connections to the Service while its pods were replaced", l.name(), l.asked)
 }
