@@ -64,7 +64,8 @@ func (m migrant) labels() map[string]string { return map[string]string{"app": m.
 // deployment has no proxy: somebody injects it. Its pods stay until Services have stopped to send to them.
 func (m migrant) deployment(catcher int) *appsv1.Deployment {
 	app := bare(toolsContainer())
-	app.ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{
+	// A busy machine takes its time to start a program in a container.
+	app.ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, TimeoutSeconds: 10, ProbeHandler: corev1.ProbeHandler{
 		Exec: &corev1.ExecAction{Command: []string{"testapp", "get", "http://127.0.0.1:8080/"}}, // which passes no proxy
 	}}
 	app.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 4}}}
