@@ -166,13 +166,6 @@ func (l *Ledger) Entries() []Entry {
 	return out
 }
 
-// size returns the number of entries and index keys.
-func (l *Ledger) size() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.pods) + len(l.bySandbox) + len(l.byName)
-}
-
 func (l *Ledger) put(e Entry) {
 	uid := e.Sandbox.UID
 	l.drop(uid)

@@ -152,3 +152,10 @@ func BenchmarkLedger(b *testing.B) {
 		})
 	}
 }
+
+// size returns the number of entries and index keys.
+func (l *Ledger) size() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.pods) + len(l.bySandbox) + len(l.byName)
+}

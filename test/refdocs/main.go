@@ -1,5 +1,5 @@
 // Command refdocs writes docs/reference: the annotations, flags, metrics, events, conditions and exit codes, from the code itself.
-// What a program prints about its flags comes from the program; descriptions stand in the code, beside what they describe.
+// What a program prints about its flags comes from the program. Metrics and exit codes are described in the code, keys and reasons here.
 package main
 
 import (
