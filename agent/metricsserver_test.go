@@ -19,7 +19,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"istio-pod-network-controller/internal/apiauth"
-
 	"istio-pod-network-controller/internal/serving"
 )
 

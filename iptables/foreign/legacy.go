@@ -58,7 +58,10 @@ func legacyFamilies() []legacyFamily {
 
 // findLegacy looks into existing tables of x_tables only: a question about a missing table would make it.
 func findLegacy() *podnet.ProgrammedByOthersError {
-	for t := range legacyTables() {
+	for t, err := range legacyTables() {
+		if err != nil {
+			continue
+		}
 		for _, c := range chains() {
 			if c.table == t.name && t.hasChain(c.name) {
 				return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: "chain " + c.name + " in the legacy table " + t.place()}
@@ -94,7 +97,7 @@ func legacyTables() iter.Seq2[legacyTable, error] {
 	return func(yield func(legacyTable, error) bool) {
 		for _, f := range legacyFamilies() {
 			names, _ := os.ReadFile("/proc/thread-self/net/" + f.names)
-			for _, name := range strings.Fields(string(names)) {
+			for name := range strings.FieldsSeq(string(names)) {
 				t, err := f.read(name)
 				t.legacyFamily, t.name = f, name
 				if !yield(t, err) {

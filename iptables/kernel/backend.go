@@ -49,7 +49,10 @@ type editor interface {
 type Listing = iptables.Listing
 
 // The values of Language in a Listing.
-const LanguageNft, LanguageIptables = iptables.LanguageNft, iptables.LanguageIptables
+const (
+	LanguageNft      = iptables.LanguageNft
+	LanguageIptables = iptables.LanguageIptables
+)
 
 // Backend programs namespaces with the chosen backend. Once the chosen backend's rules are in force, it removes those of other backends:
 // so a node can change its backend while pods run. Each call:
