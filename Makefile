@@ -81,7 +81,6 @@ test-kernel: ## Run the tests that program real network namespaces; fail where t
 	@hack/preflight.sh test kernel race
 	go test -race -count=1 ./internal/netns/... ./test/kerneltest/... ./iptables/...
 
-# On an idle machine of two cores each kernel takes about ten minutes without KVM.
 .PHONY: test-kernels
 test-kernels: ## Run those tests on Debian's kernels KERNELS (5.10 6.1 6.12) in virtual machines, of the packages PACKAGES (all). ACCEL=kvm where there is KVM
 	@hack/preflight.sh test kernel kernels
