@@ -3,6 +3,7 @@ package routing
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -241,12 +242,13 @@ func TestFinish_moreRoutesThanAreRemoved_isAnError(t *testing.T) {
 		}
 		kerneltest.Shell(t, ns, "ip -batch -", b.String())
 		unfinished := 0
-		for range 4 {
+		for range 4 * kerneltest.Slowness() {
 			err := prepare(t, ns, next).Finish()
 			if err == nil {
 				break
 			}
-			if !errors.Is(err, errUnfinished) {
+			// An emulated processor removes fewer in the time that a call has.
+			if !errors.Is(err, errUnfinished) && (kerneltest.Slowness() == 1 || !errors.Is(err, os.ErrDeadlineExceeded)) {
 				t.Fatal(err)
 			}
 			unfinished++

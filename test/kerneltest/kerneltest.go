@@ -97,14 +97,16 @@ func SkipOrFail(t testing.TB, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// Patience is how long a test waits for the kernel on this machine: longer than elsewhere where KERNELTEST_SLOWNESS says how many times
-// slower its processor is, because it is emulated.
-func Patience(limit time.Duration) time.Duration {
-	if slowness, err := strconv.Atoi(os.Getenv("KERNELTEST_SLOWNESS")); err == nil {
-		limit *= time.Duration(slowness)
+// Slowness is how many times slower than others this machine is: 1 unless KERNELTEST_SLOWNESS says otherwise, because its processor is emulated.
+func Slowness() int {
+	if n, err := strconv.Atoi(os.Getenv("KERNELTEST_SLOWNESS")); err == nil {
+		return n
 	}
-	return limit
+	return 1
 }
+
+// Patience is a time limit of a test as this machine needs it.
+func Patience(limit time.Duration) time.Duration { return limit * time.Duration(Slowness()) }
 
 // Shell runs a script inside ns, with input, and returns what it printed.
 func Shell(t testing.TB, ns *netns.NS, script, input string) string {
