@@ -48,6 +48,7 @@ func hostileCases() map[string]hostileCase {
 // own runs nft's commands in a process that keeps its socket open until end is called.
 func own(t *testing.T, ns *netns.NS, commands string) (end func()) {
 	t.Helper()
+	kerneltest.NeedOwnedTables(t)
 	owner := exec.CommandContext(t.Context(), "nft", "-i")
 	in, err := owner.StdinPipe()
 	if err != nil {

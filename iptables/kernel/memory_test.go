@@ -102,6 +102,7 @@ func TestPreemptionByATableThatGoesWithItsOwnerIsReportedNoLonger(t *testing.T) 
 		return len(out.Preempted)
 	}
 	preempted()
+	kerneltest.NeedOwnedTables(t)
 	owner := exec.CommandContext(t.Context(), "nft", "-i")
 	in, err := owner.StdinPipe()
 	if err != nil {

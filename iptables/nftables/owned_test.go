@@ -16,6 +16,7 @@ import (
 // own replaces tables by empty ones that a process of the pod owns, until end closes its socket.
 func own(t *testing.T, ns *netns.NS, names ...string) (end func()) {
 	t.Helper()
+	kerneltest.NeedOwnedTables(t)
 	pod, err := nft.New(nft.WithNetNSFd(ns.Fd()), nft.AsLasting())
 	if err != nil {
 		t.Fatal(err)

@@ -97,6 +97,19 @@ func SkipOrFail(t testing.TB, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
+// NeedOwnedTables ends a test on a kernel without nftables' tables that only the process that made them can change.
+func NeedOwnedTables(t testing.TB) {
+	t.Helper()
+	ns, nft := New(t), ProgramPath(t, "nft")
+	must(t, ns.Do(func() error {
+		out, err := exec.CommandContext(t.Context(), nft, "add table inet x { flags owner; }").CombinedOutput()
+		if strings.Contains(string(out), "Invalid argument") {
+			SkipOrFail(t, "this kernel has no tables with an owner: it is older than Linux 5.12")
+		}
+		return err
+	}))
+}
+
 // Slowness is how many times slower than others this machine is: 1 unless KERNELTEST_SLOWNESS says otherwise, because its processor is emulated.
 func Slowness() int {
 	if n, err := strconv.Atoi(os.Getenv("KERNELTEST_SLOWNESS")); err == nil {
