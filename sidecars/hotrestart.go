@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
 )
 
@@ -71,7 +72,7 @@ func canFollow(next *sidecar.HotRestart, from *sidecar.Container, p *Profile) er
 	if running != "" && running == next.Version {
 		return nil
 	}
-	if p.replacesIncompatible() {
+	if h := p.Spec.HotRestart; h != nil && h.OnIncompatibleVersion == v1alpha1.IncompatibleReplace {
 		return errReplace
 	}
 	if running == "" {

@@ -211,7 +211,7 @@ func (m *Manager) mayFinish(key Key) bool {
 
 func (m *Manager) init() {
 	m.once.Do(func() {
-		m.questions = newQuestions()
+		m.questions = questions{make(chan struct{}, quickQuestions), make(chan struct{}, slowQuestions)}
 		m.good = &goodVersions{dir: filepath.Join(m.Homes.Root, goodName)}
 		m.known, m.counted = map[Key]*followed{}, map[string]*Figures{}
 		bounds := workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstPause, lastErrorPause)

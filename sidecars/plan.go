@@ -133,7 +133,10 @@ func Decide(d Desired, there []Proxy, now time.Time) (out Decision) {
 	if !d.Wanted || len(starting) > 0 {
 		return out
 	}
-	next := Action{Verb: Start, Epoch: nextEpoch(d.Epoch, there)}
+	next := Action{Verb: Start, Epoch: d.Epoch}
+	for _, p := range there { // containerd refuses a second container of the same name and epoch
+		next.Epoch = max(next.Epoch, p.Epoch+1)
+	}
 	if d.Slots && slices.ContainsFunc(running, func(p Proxy) bool { return p.Epoch%slots == next.Epoch%slots }) {
 		next.Epoch++
 	}
@@ -239,13 +242,4 @@ func (d *Decision) again(at time.Time) {
 	if d.Again.IsZero() || at.Before(d.Again) {
 		d.Again = at
 	}
-}
-
-// nextEpoch returns the first epoch from next on that is newer than every container. containerd refuses a second container of the same name and
-// epoch.
-func nextEpoch(next uint32, there []Proxy) uint32 {
-	for _, p := range there {
-		next = max(next, p.Epoch+1)
-	}
-	return next
 }

@@ -176,23 +176,9 @@ func (p *Profile) Question(q Question, epoch uint32) v1alpha1.Readiness {
 
 func (p *Profile) owner() owner { return owner{p.UID(), p.Spec.RunAsGroup} }
 
-func (p *Profile) startLimit() time.Duration {
-	return time.Duration(p.Spec.Readiness.StartSeconds) * time.Second
-}
+func (p *Profile) drainLimit() time.Duration { return seconds(p.Spec.DrainSeconds) }
 
-func (p *Profile) drainLimit() time.Duration { return time.Duration(p.Spec.DrainSeconds) * time.Second }
-
-func (p *Profile) period() time.Duration {
-	return time.Duration(p.Spec.Readiness.PeriodSeconds) * time.Second
-}
-
-// failureThreshold is how many questions in a row a proxy has to miss until it is no longer ready.
-func (p *Profile) failureThreshold() int { return max(1, int(p.Spec.Readiness.FailureThreshold)) }
-
-// livenessPeriod is the time between two questions whether a proxy is alive. The profile has liveness.
-func (p *Profile) livenessPeriod() time.Duration {
-	return time.Duration(max(1, p.Spec.Liveness.PeriodSeconds)) * time.Second
-}
+func seconds(n int32) time.Duration { return time.Duration(n) * time.Second }
 
 // hangs reports whether a proxy has missed too many questions whether it is alive.
 func (p *Profile) hangs(alive pulse) bool {
@@ -201,11 +187,6 @@ func (p *Profile) hangs(alive pulse) bool {
 
 // hot reports whether the profile's proxies take over from each other by Envoy's hot restart.
 func (p *Profile) hot() bool { return p != nil && p.Spec.Handover == v1alpha1.HandoverEnvoy }
-
-// replacesIncompatible reports whether a running Envoy is stopped first if the new one cannot take over from it.
-func (p *Profile) replacesIncompatible() bool {
-	return p.Spec.HotRestart != nil && p.Spec.HotRestart.OnIncompatibleVersion == v1alpha1.IncompatibleReplace
-}
 
 // RenderShared returns the profile's files for the pods of data.
 func (p *Profile) RenderShared(data SharedData) (map[string]string, error) {

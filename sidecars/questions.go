@@ -40,10 +40,6 @@ const (
 // places of their own.
 type questions struct{ quick, slow chan struct{} }
 
-func newQuestions() questions {
-	return questions{make(chan struct{}, quickQuestions), make(chan struct{}, slowQuestions)}
-}
-
 // reply is how a proxy has answered a question.
 type reply struct {
 	id   string // of its container
@@ -112,7 +108,7 @@ func (a answer) next(p *Profile, hasLiveness bool) (q Question, at time.Time) {
 	if !hasLiveness || !a.ready || !a.hung.IsZero() {
 		return IsReady, at
 	}
-	if alive := later(a.alive.at, a.calm).Add(p.livenessPeriod()); alive.Before(at) {
+	if alive := later(a.alive.at, a.calm).Add(seconds(max(1, p.Spec.Liveness.PeriodSeconds))); alive.Before(at) {
 		return IsAlive, alive
 	}
 	return IsReady, at
@@ -124,7 +120,7 @@ func (a answer) pause(p *Profile) time.Duration {
 	case p == nil, !a.heard, !a.ready:
 		return min(max(startPoll, time.Since(a.seen)/startPart), silentPoll)
 	case a.readiness.missed == 0:
-		return p.period()
+		return seconds(p.Spec.Readiness.PeriodSeconds)
 	}
 	const doublings = 4
 	return min(silentPoll<<min(a.readiness.missed-1, doublings), lastSilentPoll)
@@ -147,7 +143,7 @@ func (s hearing) hear(ctx context.Context) {
 	s.mu.Unlock()
 	threshold := 1
 	if p := s.choice.Profile; p != nil {
-		threshold = p.failureThreshold()
+		threshold = max(1, int(p.Spec.Readiness.FailureThreshold))
 	}
 	for _, r := range replies {
 		a, known := s.answers[r.id]

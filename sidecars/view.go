@@ -37,7 +37,7 @@ func (v view) desired(f *followed, upgrade bool) Desired {
 	out := Desired{
 		Wanted: !v.done() && !v.choice.Finished && !v.home.finished(time.Now()), Keep: true,
 		Hash: p.Hash, MaxRunning: p.maxRunning(), Slots: p.Spec.Handover == v1alpha1.HandoverReusePort, HotRestart: v.hotRestarts(), Upgrade: upgrade || !v.needsTurn(),
-		StartLimit: p.startLimit(), DrainLimit: p.drainLimit(), Epoch: f.epoch, RetryAt: f.retryAt(),
+		StartLimit: seconds(p.Spec.Readiness.StartSeconds), DrainLimit: p.drainLimit(), Epoch: f.epoch, RetryAt: f.retryAt(),
 	}
 	if f.noHandover == p.Hash || v.clings(f) {
 		out.MaxRunning = 1
