@@ -8,8 +8,8 @@ import (
 	"os"
 	"strings"
 	"time"
-	"unicode"
 
+	"istio-pod-network-controller/internal/printable"
 	"istio-pod-network-controller/internal/sidecar"
 )
 
@@ -141,17 +141,17 @@ func lastWords(path string) string {
 			lines = append(lines, words)
 		}
 	}
-	words := strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return '?'
-	}, strings.Join(lines, " / "))
-	if len(words) > maxWords {
-		words = "..." + strings.ToValidUTF8(words[len(words)-maxWords:], "")
-	}
-	if words == "" {
+	if len(lines) == 0 {
 		return ""
 	}
-	return "; its last words: " + words
+	return "; its last words: " + Words(strings.Join(lines, " / "))
+}
+
+// Words returns a proxy's words as they can be shown: their end, if there are many.
+func Words(text string) string {
+	text = strings.TrimSpace(printable.Line(strings.ToValidUTF8(text, "?")))
+	if len(text) > maxWords {
+		text = "..." + strings.ToValidUTF8(text[len(text)-maxWords:], "")
+	}
+	return text
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/internal/printable"
 	"istio-pod-network-controller/sidecars"
 )
 
@@ -185,23 +184,11 @@ func (r *round) refuse(p *podNow, why string) { r.keepOut(p, why, firstPause, la
 
 // keepOut is refuse with bounds of the pause.
 func (r *round) keepOut(p *podNow, why string, first, last time.Duration) {
-	why = bounded(why)
+	why = sidecars.Words(why)
 	pauses := r.pauses.of(p.sandbox.UID)
 	pauses.refused.grow(time.Now(), first, last, why)
 	p.now, p.waits = nil, why
 	r.chosen.notMeasured(p.key())
 	p.tries = pauses.refused.times
 	r.wakeAt(pauses.refused.until)
-}
-
-// maxWords bounds what is shown of a proxy's words.
-const maxWords = 1 << 10
-
-// bounded returns text that can be shown: its end, if it is long.
-func bounded(text string) string {
-	text = strings.TrimSpace(printable.Line(strings.ToValidUTF8(text, "?")))
-	if len(text) > maxWords {
-		text = "..." + strings.ToValidUTF8(text[len(text)-maxWords:], "")
-	}
-	return text
 }

@@ -72,7 +72,7 @@ func (g *group) round(ctx context.Context) (time.Duration, error) {
 		err = r.configure(ctx)
 	}
 	if err != nil && ctx.Err() == nil {
-		r.stuck = bounded("the agent cannot change the shared proxy's configuration, and tries again: " + err.Error())
+		r.stuck = sidecars.Words("the agent cannot change the shared proxy's configuration, and tries again: " + err.Error())
 	}
 	r.publish()
 	return r.next(), err
@@ -224,7 +224,7 @@ func (s state) at(dir string) *record {
 func (r *round) tell(ctx context.Context, fault, detail string) {
 	if r.fault = fault; fault != r.told {
 		r.told = fault
-		log.FromContext(ctx).Info("configuration of the shared proxy refused", "reason", fault, "details", bounded(detail))
+		log.FromContext(ctx).Info("configuration of the shared proxy refused", "reason", fault, "details", sidecars.Words(detail))
 	}
 }
 

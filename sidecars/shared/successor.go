@@ -9,6 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"istio-pod-network-controller/sidecars"
 )
 
 // successor is the newest pod of the DaemonSet while another one is the proxy:
@@ -135,7 +137,7 @@ func (r succession) tellSuccessor(ctx context.Context, next Instance) {
 func whyNotNext(said answer, err error, inForce *record) string {
 	switch {
 	case err != nil:
-		return bounded(err.Error())
+		return sidecars.Words(err.Error())
 	case inForce == nil:
 		return "the configuration of the older one is not known"
 	case said.version != inForce.Version:

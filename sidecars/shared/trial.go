@@ -161,7 +161,7 @@ func (t *trial) test(ctx context.Context, members []member) (why string, err err
 	case err != nil:
 		return "", fmt.Errorf("have the shared proxy check its files: %w", err)
 	case !ok:
-		return bounded("it refuses the files: " + output), nil
+		return sidecars.Words("it refuses the files: " + output), nil
 	}
 	t.passed = found
 	return "", nil
@@ -169,7 +169,7 @@ func (t *trial) test(ctx context.Context, members []member) (why string, err err
 
 // blameProfile notes that the profile, and not a pod, is to blame: for its new version (whole), or for what is in force. detail is for the log.
 func (t *trial) blameProfile(ctx context.Context, why, detail string) {
-	t.tell(ctx, bounded("the ProxyProfile "+t.name+" is not usable for the shared proxy: "+why), detail)
+	t.tell(ctx, sidecars.Words("the ProxyProfile "+t.name+" is not usable for the shared proxy: "+why), detail)
 	if t.whole {
 		t.bad.hash = t.profile.Hash
 		t.bad.note(t.now, firstPause, t.fault)
