@@ -38,15 +38,8 @@ type Homes struct {
 
 // NewHomes makes the root, and keeps everybody but the node's root out of it. It refuses a directory on a disk.
 func NewHomes(root string) (Homes, error) {
-	if err := os.MkdirAll(root, 0o700); err != nil {
-		return Homes{}, fmt.Errorf("make directory for proxies: %w", err)
-	}
-	var fs unix.Statfs_t
-	if err := unix.Statfs(root, &fs); err != nil {
-		return Homes{}, fmt.Errorf("look at %s: %w", root, err)
-	}
-	if fs.Type != unix.TMPFS_MAGIC {
-		return Homes{}, fmt.Errorf("%s is not in memory (tmpfs): the files of proxies are not to be kept on a disk", root)
+	if err := InMemory(root); err != nil {
+		return Homes{}, err
 	}
 	if err := os.Chmod(root, 0o700); err != nil { //nolint:gosec // a directory
 		return Homes{}, fmt.Errorf("close %s to others: %w", root, err)
@@ -54,12 +47,20 @@ func NewHomes(root string) (Homes, error) {
 	return Homes{Root: root, inMemory: func() error { return notSwapped(root) }}, nil
 }
 
-// checkMemory returns why secrets are not to be put into homes, or nil.
-func (h Homes) checkMemory() error {
-	if h.inMemory == nil {
-		return nil
+// InMemory makes a directory, and returns why the files of proxies are not to be put there, or nil: they must not outlive a restart of the node, as
+// the sandboxes of pods do not.
+func InMemory(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make directory for proxies: %w", err)
 	}
-	return h.inMemory()
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return fmt.Errorf("look at %s: %w", dir, err)
+	}
+	if fs.Type != unix.TMPFS_MAGIC {
+		return fmt.Errorf("%s is not in memory (tmpfs): the files of proxies are not to be kept on a disk", dir)
+	}
+	return nil
 }
 
 // home is one sandbox's directory.

@@ -85,8 +85,10 @@ func (s stepping) prepare(ctx context.Context, epoch uint32) (l launch, err erro
 	if err != nil || len(p.Spec.Secrets) == 0 {
 		return l, err
 	}
-	if err := s.Homes.checkMemory(); err != nil {
-		return l, err
+	if safe := s.Homes.inMemory; safe != nil {
+		if err := safe(); err != nil {
+			return l, err
+		}
 	}
 	return l, grantSecrets(ctx, s.Secrets, s.home.secrets(epoch), l)
 }

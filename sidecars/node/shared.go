@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -32,7 +31,7 @@ func addShared(mgr manager.Manager, r prometheus.Registerer, c Config, to *Proxi
 	if c.SharedRoot == "" {
 		return nil
 	}
-	if err := inMemory(c.SharedRoot); err != nil {
+	if err := sidecars.InMemory(c.SharedRoot); err != nil {
 		return fmt.Errorf("--shared-root: %w", err)
 	}
 	m := &shared.Manager{
@@ -45,21 +44,6 @@ func addShared(mgr manager.Manager, r prometheus.Registerer, c Config, to *Proxi
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	return mgr.Add(m)
-}
-
-// inMemory makes a directory, and returns why the configuration of proxies is not to be put there, or nil.
-func inMemory(dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // the kubelet mounts what is below it into the proxies' pods
-		return fmt.Errorf("make directory for shared proxies: %w", err)
-	}
-	var fs unix.Statfs_t
-	if err := unix.Statfs(dir, &fs); err != nil {
-		return fmt.Errorf("look at %s: %w", dir, err)
-	}
-	if fs.Type != unix.TMPFS_MAGIC {
-		return fmt.Errorf("%s is not in memory (tmpfs): the configuration of proxies must not outlive a restart of the node, as the sandboxes of pods do not", dir)
-	}
-	return nil
 }
 
 // sharedContainers reaches the containers of shared proxies. Their pods are in the agent's own namespace, in which nobody else makes any.
