@@ -50,7 +50,7 @@ func (v view) status(f *followed, d Decision, pulling bool) Status {
 	case !v.answers[d.Serving].now && v.answers[d.Serving].readiness.why != "":
 		out.Message = "it does not answer: " + v.answers[d.Serving].readiness.why
 	case f.stale != "":
-		out.Message = joined(f.why, f.stale)
+		out.Message = Joined(f.why, f.stale)
 	case f.why == "":
 		out.Message = f.unmoved
 	}
@@ -61,7 +61,7 @@ func (v view) status(f *followed, d Decision, pulling bool) Status {
 	if shown != nil {
 		out.Epoch, out.Image, out.Hash = shown.Epoch, shown.Image, versionOf(*shown)
 		out.Ready = shown.ID == d.Serving && v.answers[shown.ID].now
-		out.Message = joined(out.Message, v.standIn(f, *shown))
+		out.Message = Joined(out.Message, v.standIn(f, *shown))
 	}
 	if upgraded := out.Ready && out.Hash == v.choice.Hash; v.choice.Refusal != "" || !upgraded && f.why != "" {
 		out.FailedHash = v.choice.Hash
@@ -69,8 +69,8 @@ func (v view) status(f *followed, d Decision, pulling bool) Status {
 	return out
 }
 
-// joined joins two messages, each of which may be "".
-func joined(a, b string) string {
+// Joined joins two messages, each of which may be "".
+func Joined(a, b string) string {
 	if a == "" || b == "" {
 		return a + b
 	}

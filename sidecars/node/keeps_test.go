@@ -268,8 +268,8 @@ func TestReports_theOtherModesManager_isNotShown(t *testing.T) {
 		t.Error("the ManagedProxy of a pod that has opted out stays")
 	}
 	r.Forget(s.UID)
-	if left := len(r.chosen) + len(r.told) + len(r.reports); left != 0 {
-		t.Errorf("left are %+v, told %+v", r.chosen, r.told)
+	if left := len(r.chosen) + len(r.reports); left != 0 {
+		t.Errorf("left are %+v, %+v", r.chosen, r.reports)
 	}
 }
 

@@ -37,7 +37,6 @@ type sidecarReports struct {
 	mu      sync.Mutex
 	reports map[string]sidecarReport
 	chosen  map[string]choice // by the pod's UID
-	told    map[string]bool   // whether the proxy was ready, as it was passed on last; by the pod's UID
 }
 
 // choice is what a pod has chosen.
@@ -55,6 +54,8 @@ type sidecarReport struct {
 	written writtenProxy
 	object  types.UID // of the ManagedProxy, once it was written
 	retract bool      // the pod has no proxy any more: the ManagedProxy is to be deleted
+	// told reports whether it was passed on whether the proxy is ready, and ready what was passed on last.
+	told, ready bool
 }
 
 // writtenProxy is what the API server has of a proxy. It has the sandbox, since the proxy in a pod's next sandbox may have the same status.
@@ -72,7 +73,7 @@ const ReasonProxyFailed = "ProxyFailed"
 
 func newSidecarReports(c client.Client, event func(s podnet.Sandbox, reason, message string), node string) *sidecarReports {
 	return &sidecarReports{
-		client: c, event: event, node: node, reports: map[string]sidecarReport{}, told: map[string]bool{}, chosen: map[string]choice{},
+		client: c, event: event, node: node, reports: map[string]sidecarReport{}, chosen: map[string]choice{},
 		queue: newWriteQueue(),
 	}
 }
@@ -125,7 +126,6 @@ func (r *sidecarReports) Forget(podUID string) {
 func (r *sidecarReports) drop(podUID string) {
 	delete(r.reports, podUID)
 	delete(r.chosen, podUID)
-	delete(r.told, podUID)
 }
 
 // Retract has the ManagedProxy of a pod deleted that has no proxy any more.
@@ -173,7 +173,11 @@ func (r *sidecarReports) work(ctx context.Context, uid string) error {
 	r.mu.Lock()
 	report, known := r.reports[uid]
 	why := r.chosen[uid].why
-	isNew := known && !report.retract && r.tell(uid, report.status.Ready)
+	isNew := known && !report.retract && (!report.told || report.ready != report.status.Ready)
+	if isNew {
+		report.told, report.ready = true, report.status.Ready
+		r.reports[uid] = report
+	}
 	r.mu.Unlock()
 	if isNew && r.changed != nil {
 		r.changed(ctx, report.sandbox)
@@ -204,15 +208,6 @@ func (r *sidecarReports) work(ctx context.Context, uid string) error {
 	return nil
 }
 
-// tell reports whether a proxy became ready, or no longer is, since the last call. r.mu is held.
-func (r *sidecarReports) tell(uid string, ready bool) bool {
-	if was, told := r.told[uid]; told && was == ready {
-		return false
-	}
-	r.told[uid] = ready
-	return true
-}
-
 // write applies the ManagedProxy: the object first, then its status, which cannot be written to a missing object. why is part of the message.
 func (r *sidecarReports) write(ctx context.Context, report sidecarReport, why string) (types.UID, error) {
 	s, status := report.sandbox, report.status
@@ -239,7 +234,7 @@ func (r *sidecarReports) write(ctx context.Context, report sidecarReport, why st
 	}
 	text := v1alpha1.ManagedProxyStatus{
 		State: status.State, Ready: status.Ready, Sandbox: s.ID, Epoch: int32(status.Epoch), Image: status.Image, ProfileHash: status.Hash,
-		FailedHash: status.FailedHash, Paused: status.Paused, Restarts: status.Restarts, Message: clip(sentences(why, status.Message), maxMessage),
+		FailedHash: status.FailedHash, Paused: status.Paused, Restarts: status.Restarts, Message: clip(sidecars.Joined(why, status.Message), maxMessage),
 	}
 	if !status.LastUpgrade.IsZero() {
 		at := metav1.NewTime(status.LastUpgrade)
@@ -253,14 +248,6 @@ func (r *sidecarReports) write(ctx context.Context, report sidecarReport, why st
 	delete(object, "spec")
 	_, err = r.apply(ctx, object, true)
 	return uid, err
-}
-
-// sentences joins two messages, each of which may be "".
-func sentences(a, b string) string {
-	if a == "" || b == "" {
-		return a + b
-	}
-	return a + "; " + b
 }
 
 // retract deletes a ManagedProxy that this agent has written, and forgets it. A ManagedProxy that was made anew meanwhile stays.
@@ -280,7 +267,6 @@ func (r *sidecarReports) retract(ctx context.Context, uid string, report sidecar
 		return nil
 	}
 	delete(r.reports, uid)
-	delete(r.told, uid)
 	return nil
 }
 
