@@ -25,7 +25,7 @@ func newLeads(dir string) (*leads, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("look for notes: %w", err)
 	}
-	out := &leads{dir: dir, known: map[string]led{}, unwritten: map[string]bool{}}
+	out := &leads{dir: dir, known: map[string]led{}}
 	for _, e := range entries {
 		uid, sandbox, ok := strings.Cut(e.Name(), ".")
 		path := filepath.Join(dir, e.Name())
@@ -40,10 +40,11 @@ func newLeads(dir string) (*leads, error) {
 	return out, nil
 }
 
-// write writes the note of a lead, whole or not at all. If that fails, an older note is removed: no note is better than an outdated one.
+// write notes a lead, also in a file, whole or not at all. If that fails, an older note is removed: no note is better than an outdated one.
 func (l *leads) write(uid string, n led) error {
 	path := l.path(uid, n.Sandbox)
-	delete(l.unwritten, uid)
+	n.unwritten = false
+	l.known[uid] = n
 	if n.Now.Profile == "" {
 		removeNote(path)
 		return nil
@@ -53,7 +54,8 @@ func (l *leads) write(uid string, n led) error {
 		err = writeNote(path, n)
 	}
 	if err != nil {
-		l.unwritten[uid] = true
+		n.unwritten = true
+		l.known[uid] = n
 		_ = os.Remove(path) // which needs no room
 		return fmt.Errorf("note where a pod's rules lead: %w", err)
 	}

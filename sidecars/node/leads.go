@@ -20,14 +20,12 @@ type lead struct {
 	Shared bool `json:"shared,omitempty"`
 }
 
-func leadTo(p profile) lead {
-	return lead{Profile: p.name, Shared: p.shared()}
-}
-
 // led is a lead with its sandbox.
 type led struct {
 	Sandbox string `json:"-"`
 	Now     lead   `json:"now"`
+	// unwritten reports whether its note could not be written: it is tried again.
+	unwritten bool
 }
 
 // prunePause is the time between two looks for sandboxes that are gone.
@@ -39,8 +37,6 @@ type leads struct {
 	dir   string
 	mu    sync.Mutex
 	known map[string]led // by the pod's UID
-	// unwritten are the pods whose note could not be written, by UID: it is tried again.
-	unwritten map[string]bool
 }
 
 // of returns the lead of a sandbox. Without an ID: of the pod's last sandbox.
@@ -80,7 +76,7 @@ func (l *leads) set(s podnet.Sandbox, now lead) (before lead, changed bool, err 
 		return lead{}, false, nil
 	}
 	if known && old.Sandbox == s.ID && old.Now == now {
-		if l.unwritten[s.UID] {
+		if old.unwritten {
 			err = l.write(s.UID, old)
 		}
 		return old.Now, false, err
@@ -89,9 +85,7 @@ func (l *leads) set(s podnet.Sandbox, now lead) (before lead, changed bool, err 
 		removeNote(l.path(s.UID, old.Sandbox)) // of a sandbox that was made anew
 		old = led{}
 	}
-	next := led{Sandbox: s.ID, Now: now}
-	l.known[s.UID] = next
-	return old.Now, true, l.write(s.UID, next)
+	return old.Now, true, l.write(s.UID, led{Sandbox: s.ID, Now: now})
 }
 
 // forget drops a pod that is gone.
@@ -101,7 +95,6 @@ func (l *leads) forget(podUID string) {
 	if old, known := l.known[podUID]; known {
 		removeNote(l.path(podUID, old.Sandbox))
 		delete(l.known, podUID)
-		delete(l.unwritten, podUID)
 	}
 }
 

@@ -212,7 +212,7 @@ func (p *Proxies) followShared(s podnet.Sandbox, by controllers.Hook, profile st
 func (p *Proxies) Led(s podnet.Sandbox, name string) {
 	now := lead{Profile: name}
 	if of, known := p.cluster.profiles.remembered(name); known {
-		now = leadTo(of)
+		now = lead{Profile: of.name, Shared: of.shared()}
 	}
 	before, changed, err := p.cluster.leads.set(s, now)
 	if err != nil {
