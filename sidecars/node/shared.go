@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -48,13 +47,13 @@ func addShared(mgr manager.Manager, r prometheus.Registerer, c Config, to *Proxi
 
 // sharedContainers reaches the containers of shared proxies. Their pods are in the agent's own namespace, in which nobody else makes any.
 type sharedContainers struct {
-	runtime   *container.Runtime
+	*container.Runtime
 	namespace string
 }
 
 // Find returns the running containers of a profile's proxy, that of the oldest pod first, or shared.ErrNoProxy.
 func (c sharedContainers) Find(ctx context.Context, profile string) (out []shared.Instance, err error) {
-	found, err := c.runtime.Shared(ctx, c.namespace, profile)
+	found, err := c.Shared(ctx, c.namespace, profile)
 	if errors.Is(err, sidecar.ErrGone) {
 		return nil, fmt.Errorf("%w: %w", shared.ErrNoProxy, err)
 	}
@@ -67,7 +66,7 @@ func (c sharedContainers) Find(ctx context.Context, profile string) (out []share
 // Check runs a command in a proxy's container. ok reports whether it ended with code 0. A command that takes too long is
 // context.DeadlineExceeded.
 func (c sharedContainers) Check(ctx context.Context, id string, command []string) (output string, ok bool, err error) {
-	printed, err := c.runtime.Exec(ctx, id, command, sharedCheckTimeout)
+	printed, err := c.Exec(ctx, id, command, sharedCheckTimeout)
 	if grpcstatus.Code(err) == codes.DeadlineExceeded { // the runtime has noticed first
 		return "", false, fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
 	}
@@ -78,11 +77,6 @@ func (c sharedContainers) Check(ctx context.Context, id string, command []string
 }
 
 func lastOf(text []byte) []byte { return text[max(0, len(text)-maxCheckOutput):] }
-
-// Signal sends a signal to a proxy's first process.
-func (c sharedContainers) Signal(ctx context.Context, id string, signal unix.Signal) error {
-	return c.runtime.Signal(ctx, id, signal)
-}
 
 // sharedReporter shows the proxies of pods that have chosen a shared one.
 type sharedReporter struct{ *sidecarReports }

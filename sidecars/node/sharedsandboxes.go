@@ -98,8 +98,8 @@ func checkFree(ctx context.Context, ns *netns.NS, family int, port uint16) error
 		return err
 	}
 	if !taken {
-		connections, err := hasConnections(ctx, ns, port)
-		if err != nil {
+		connections := false
+		if err := kernel.EachSocket(ctx, ns, connected, port, func(kernel.Socket) (more bool) { connections = true; return false }); err != nil {
 			return fmt.Errorf("ask who has port %d: %w", port, err)
 		}
 		if connections {
@@ -147,12 +147,3 @@ const (
 	tcpListen = 10
 	tcpLast   = 12 // TCP_NEW_SYN_RECV
 )
-
-// hasConnections reports whether there are connections of a port, of either family.
-func hasConnections(ctx context.Context, ns *netns.NS, port uint16) (found bool, err error) {
-	err = kernel.EachSocket(ctx, ns, connected, port, func(kernel.Socket) (more bool) {
-		found = true
-		return false
-	})
-	return found, err
-}

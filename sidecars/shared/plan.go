@@ -112,20 +112,19 @@ func (p *podNow) key() sidecars.Key { return keyOf(p.sandbox) }
 
 // podOf returns the pod of a sandbox, or nil.
 func podOf(pods []*podNow, key sidecars.Key) *podNow {
-	i := slices.IndexFunc(pods, func(p *podNow) bool { return p.key() == key })
-	if i < 0 {
-		return nil
-	}
-	return pods[i]
+	return find(pods, func(p *podNow) bool { return p.key() == key })
 }
 
 // podWith returns the pod with a UID, or nil.
 func podWith(pods []*podNow, uid string) *podNow {
-	i := slices.IndexFunc(pods, func(p *podNow) bool { return p.sandbox.UID == uid })
-	if i < 0 {
-		return nil
+	return find(pods, func(p *podNow) bool { return p.sandbox.UID == uid })
+}
+
+func find(pods []*podNow, is func(*podNow) bool) *podNow {
+	if i := slices.IndexFunc(pods, is); i >= 0 {
+		return pods[i]
 	}
-	return pods[i]
+	return nil
 }
 
 // changed reports whether the pod is to join, or its new data is.
