@@ -33,20 +33,14 @@ func isTaken(err error) bool { return errors.Is(err, sidecars.ErrPortTaken) }
 
 // outcome is what a round has led to.
 type outcome struct {
-	profile, image string
-	// rec is the configuration that the proxy serves, or nil. wanted is the profile's present version, nil if no pod has chosen it.
-	rec    *record
-	wanted *sidecars.Profile
-	// runs reports whether the proxy's container runs, answers whether it is known what it serves, and mine whether this agent works on it.
-	runs, answers, mine bool
-	foreign             bool
-	fault, stuck        string
+	*round
+	rec *record // the configuration that the proxy serves, or nil
 }
 
 // show reports each pod, and takes back what was shown of pods that are not served any more.
 func (o outcome) show(on screen, pods []*podNow, served map[sidecars.Key]bool) {
 	for _, p := range pods {
-		serves, chosen := served[p.key()], p.choice.Name == o.profile
+		serves, chosen := served[p.key()], p.choice.Name == o.name
 		if p.gone || !chosen && (p.choice.Name != "" || !serves) || p.choice.Finished && !serves {
 			continue // the proxy of another profile is shown, or none
 		}
@@ -55,7 +49,7 @@ func (o outcome) show(on screen, pods []*podNow, served map[sidecars.Key]bool) {
 	for uid := range on.shown {
 		p := podWith(pods, uid)
 		switch {
-		case p == nil || p.gone || p.choice.Name != "" && p.choice.Name != o.profile:
+		case p == nil || p.gone || p.choice.Name != "" && p.choice.Name != o.name:
 		case p.choice.Name != "" || served[p.key()]:
 			continue
 		default:
@@ -70,7 +64,7 @@ func (o outcome) has(hash string) bool { return o.wanted != nil && o.wanted.Hash
 
 // statusOf describes how a pod is served.
 func (o outcome) statusOf(p *podNow, served bool) sidecars.Status {
-	out := sidecars.Status{Profile: o.profile, State: v1alpha1.Starting, Image: o.image, Message: p.waits}
+	out := sidecars.Status{Profile: o.name, State: v1alpha1.Starting, Image: o.proxy.Image, Message: p.waits}
 	refused := p.refused
 	if refused == "" && p.join && p.waits == p.refusedFor {
 		refused = p.waits
@@ -87,15 +81,15 @@ func (o outcome) statusOf(p *podNow, served bool) sidecars.Status {
 		return out
 	case refused != "":
 		out.State = v1alpha1.Refused
-	case !o.runs:
-		out.State, out.Message = v1alpha1.Failed, ErrNoProxy.Error()+fmt.Sprintf(": look for the pod with the label %s=%s in the agent's namespace and on this node", sidecar.LabelShared, o.profile)
+	case !o.seen.there:
+		out.State, out.Message = v1alpha1.Failed, ErrNoProxy.Error()+fmt.Sprintf(": look for the pod with the label %s=%s in the agent's namespace and on this node", sidecar.LabelShared, o.name)
 	case o.fault != "":
 		out.State, out.Message, out.Failure = v1alpha1.Failed, o.fault, o.fault
-	case !o.mine:
+	case o.lock == nil:
 		out.Message = "another agent of the node works on the shared proxy"
 	case o.stuck != "":
 		out.Message = o.stuck
-	case !o.answers:
+	case o.inForce == nil:
 		out.Message = "the shared proxy does not answer yet"
 	}
 	return out
@@ -112,13 +106,13 @@ func (o outcome) judged(p *podNow, status sidecars.Status) sidecars.Status {
 
 // figures counts the pods.
 func (o outcome) figures(pods []*podNow, served map[sidecars.Key]bool) Figures {
-	now := Figures{Running: o.runs, Newest: o.rec != nil && !o.foreign && (o.wanted == nil || o.has(o.rec.Hash))}
+	now := Figures{Running: o.seen.there, Newest: o.rec != nil && !o.foreign && (o.wanted == nil || o.has(o.rec.Hash))}
 	for _, p := range pods {
 		switch {
 		case served[p.key()]:
 			now.Served++
 			now.Newest = now.Newest && (p.stay || p.join)
-		case p.gone || p.choice.Ending || choseElsewhere(p.choice, o.profile) || p.choice.Name == "" && p.waits == "":
+		case p.gone || p.choice.Ending || choseElsewhere(p.choice, o.name) || p.choice.Name == "" && p.waits == "":
 		case o.statusOf(p, false).Failure != "":
 			now.Refused++
 		default:

@@ -28,9 +28,9 @@ type round struct {
 	*group
 	now     time.Time
 	seen    seen
-	inForce *record // what the proxy serves, as it says itself; nil if that is not known
-	last    *record // what it serves or starts with
-	wanted  *sidecars.Profile
+	inForce *record           // what the proxy serves, as it says itself; nil if that is not known
+	last    *record           // what it serves or starts with
+	wanted  *sidecars.Profile // the profile's present version; nil if no pod has chosen it
 	pods    []*podNow
 	reads   int
 	again   time.Time
@@ -230,10 +230,7 @@ func (r *round) tell(ctx context.Context, fault, detail string) {
 
 // publish shows what the round has led to.
 func (r *round) publish() {
-	out := outcome{
-		profile: r.name, image: r.proxy.Image, rec: r.serving(), wanted: r.wanted, runs: r.seen.there, answers: r.inForce != nil,
-		mine: r.lock != nil, foreign: r.foreign, fault: r.fault, stuck: r.stuck,
-	}
+	out := outcome{r, r.serving()}
 	served, there := map[sidecars.Key]bool{}, map[sidecars.Key]bool{}
 	for _, m := range out.rec.members() {
 		served[m.key()] = true
