@@ -46,7 +46,11 @@ func (a asker) Ask(ctx context.Context, s podnet.Sandbox, p *sidecars.Profile, e
 	r := p.Question(q, epoch)
 	switch {
 	case r.Socket != "":
-		return a.askSocket(ctx, filepath.Join(a.homes.RunDirectory(s), r.Socket))
+		conn, err := sidecars.DialSocket(ctx, filepath.Join(a.homes.RunDirectory(s), r.Socket))
+		if err != nil {
+			return err
+		}
+		return conn.Close()
 	case r.TCPPort != 0:
 		return a.askPort(ctx, s, r.TCPPort)
 	case r.HTTPGet != nil:
@@ -103,15 +107,6 @@ func (a asker) askPort(ctx context.Context, s podnet.Sandbox, port int32) error 
 			return fmt.Errorf("the proxy does not accept connections to its port %d", port)
 		}
 	}
-}
-
-// askSocket connects to a unix socket.
-func (a asker) askSocket(ctx context.Context, path string) error {
-	conn, err := sidecars.DialSocket(ctx, path)
-	if err != nil {
-		return err
-	}
-	return conn.Close()
 }
 
 // dial connects to a port of the pod's loopback.

@@ -77,7 +77,7 @@ func (l Log) Print(ctx context.Context, w io.Writer) error {
 		if err := l.print(f, w); err != nil {
 			return err
 		}
-		if isGone(root, path.Dir(name)) {
+		if _, err := root.Stat(path.Dir(name)); errors.Is(err, fs.ErrNotExist) { // the kubelet removes the logs of a pod that is gone
 			return nil
 		}
 		if !last {
@@ -161,12 +161,6 @@ func (l Log) words(line string) string {
 		return fields[0] + " " + text
 	}
 	return text
-}
-
-// isGone reports whether a directory is not there: the kubelet removes the logs of a pod that is gone.
-func isGone(root *os.Root, dir string) bool {
-	_, err := root.Stat(dir)
-	return errors.Is(err, fs.ErrNotExist)
 }
 
 // isRotated reports whether another file has the name of an open one. Between the two there is none for a moment.

@@ -41,14 +41,6 @@ type countedProxy struct {
 	paused        bool
 }
 
-func countedOf(p *v1alpha1.ManagedProxy) countedProxy {
-	out := countedProxy{profile: interned(p.Spec.Profile), node: interned(p.Spec.Node), failed: interned(p.Status.FailedHash), paused: p.Status.Paused}
-	if p.Status.Ready {
-		out.ready = interned(p.Status.ProfileHash)
-	}
-	return out
-}
-
 // interned returns the same text, of which there is one copy however many proxies have it.
 func interned(text string) string { return unique.Make(text).Value() }
 
@@ -97,7 +89,11 @@ func note(all map[types.NamespacedName]countedProxy, p *v1alpha1.ManagedProxy) {
 		delete(all, key)
 		return
 	}
-	all[key] = countedOf(p)
+	counted := countedProxy{profile: interned(p.Spec.Profile), node: interned(p.Spec.Node), failed: interned(p.Status.FailedHash), paused: p.Status.Paused}
+	if p.Status.Ready {
+		counted.ready = interned(p.Status.ProfileHash)
+	}
+	all[key] = counted
 }
 
 // watch follows changes since a version, until the API server no longer has the ones that follow, or ctx ends.

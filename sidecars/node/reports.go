@@ -72,16 +72,11 @@ const fieldOwner = "istio-pod-network-controller"
 const ReasonProxyFailed = "ProxyFailed"
 
 func newSidecarReports(c client.Client, event func(s podnet.Sandbox, reason, message string), node string) *sidecarReports {
+	const first, last = 100 * time.Millisecond, 30 * time.Second // a write that fails is tried again within half a minute
 	return &sidecarReports{
 		client: c, event: event, node: node, reports: map[string]sidecarReport{}, chosen: map[string]choice{},
-		queue: newWriteQueue(),
+		queue: workqueue.NewTypedRateLimitingQueue(jitter.Limiter[string]{Bounds: workqueue.NewTypedItemExponentialFailureRateLimiter[string](first, last)}),
 	}
-}
-
-// newWriteQueue returns a queue of what is to be written. A write that fails is tried again within half a minute.
-func newWriteQueue() workqueue.TypedRateLimitingInterface[string] {
-	const first, last = 100 * time.Millisecond, 30 * time.Second
-	return workqueue.NewTypedRateLimitingQueue(jitter.Limiter[string]{Bounds: workqueue.NewTypedItemExponentialFailureRateLimiter[string](first, last)})
 }
 
 // Report queues a status if it is a new one.

@@ -70,7 +70,7 @@ type proxy struct {
 func newGroup(m *Manager, profile string) *group {
 	return &group{
 		Manager: m, name: profile, dir: newDirectory(m.Root, profile), dirty: make(chan struct{}, 1),
-		chosen: following{all: map[sidecars.Key]followed{}}, figures: newFigures(), pauses: pausing{}, names: newNamespaces(m.Sandboxes),
+		chosen: following{all: map[sidecars.Key]followed{}}, figures: newFigures(), pauses: pausing{}, names: namespaces{m.Sandboxes, map[sidecars.Key]time.Time{}, map[sidecars.Key]bool{}},
 		screen: screen{m.Reporter, map[string]shownPod{}},
 	}
 }

@@ -20,10 +20,6 @@ type namespaces struct {
 	lost map[sidecars.Key]bool      // the name was lost in the middle of a round
 }
 
-func newNamespaces(s Sandboxes) namespaces {
-	return namespaces{s, map[sidecars.Key]time.Time{}, map[sidecars.Key]bool{}}
-}
-
 // gone reports whether a sandbox's network namespace no longer has the name that the proxy knows.
 func (n namespaces) gone(ctx context.Context, s podnet.Sandbox, known string, now time.Time) bool {
 	key := keyOf(s)
