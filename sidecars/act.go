@@ -175,7 +175,7 @@ func (s stepping) taken(ctx context.Context, a answer) string {
 	if s.choice.Profile == nil || a.ready {
 		return ""
 	}
-	if err := s.Asker.Ask(ctx, s.sandbox, s.choice.Profile, a.epoch, IsReady); errors.Is(err, ErrPortTaken) {
+	if err := s.Asker.Ask(ctx, s.sandbox, s.madeFrom(a.hash), a.epoch, IsReady); errors.Is(err, ErrPortTaken) {
 		return err.Error() + "; "
 	}
 	return ""

@@ -242,7 +242,7 @@ func (s hearing) answer(ctx context.Context, c sidecar.Container, q Question) (s
 	if q == takesOver {
 		return serves, nil
 	}
-	return serves, s.Asker.Ask(ctx, s.sandbox, s.madeFrom(c), c.Epoch, q)
+	return serves, s.Asker.Ask(ctx, s.sandbox, s.madeFrom(versionOf(c)), c.Epoch, q)
 }
 
 // asks reports whether a proxy is asked: it runs, and does not drain.
@@ -252,7 +252,7 @@ func (s hearing) asks(c sidecar.Container) bool {
 
 // hasLiveness reports whether a proxy can be asked whether it is alive: the question is also one of the version of the profile that it was made from.
 func (s hearing) hasLiveness(c sidecar.Container) bool {
-	p := s.madeFrom(c)
+	p := s.madeFrom(versionOf(c))
 	return p != nil && versionOf(c) == p.Hash && p.Spec.Liveness != nil
 }
 

@@ -1,11 +1,14 @@
 package sidecars
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"istio-pod-network-controller/internal/podnet"
 )
 
 // A proxy that ends because the application has its port says so: its own last words name the port, but not who has it.
@@ -66,4 +69,33 @@ func TestStatus_proxySilent_saysWhy(t *testing.T) {
 		}
 		stop()
 	})
+}
+
+// askedProfile is an Asker that notes by which version of the profile it asks.
+type askedProfile struct {
+	Asker
+	hash string
+}
+
+func (a *askedProfile) Ask(_ context.Context, _ podnet.Sandbox, p *Profile, _ uint32, _ Question) error {
+	a.hash = p.Hash
+	return ErrPortTaken
+}
+
+// Each version of a profile may have other ports: whose port was taken is asked by the version that the proxy was made from.
+func TestTaken_olderVersion_asksForItsOwnPorts(t *testing.T) {
+	for name, c := range map[string]struct{ hash, want string }{
+		"the present version":          {"new", "new"},
+		"the last version that worked": {"old", "old"},
+		"a version before that":        {"older", "older"},
+		"a version that is not known":  {"oldest", "new"},
+	} {
+		asked := &askedProfile{}
+		s := stepping{Manager: &Manager{Asker: asked}, view: view{
+			choice: Choice{Profile: &Profile{Hash: "new"}}, before: &Profile{Hash: "old"}, earlier: []*Profile{{Hash: "older"}},
+		}}
+		if got := s.taken(t.Context(), answer{hash: c.hash}); got == "" || asked.hash != c.want {
+			t.Errorf("%s: says %q, asked by the version %q, want %q", name, got, asked.hash, c.want)
+		}
+	}
 }

@@ -157,10 +157,10 @@ func (v view) container(id string) *sidecar.Container {
 	return nil
 }
 
-// madeFrom returns the version of the profile that a proxy was made from, as far as it is known.
-func (v view) madeFrom(c sidecar.Container) *Profile {
+// madeFrom returns the version of the profile with this hash, or the present one if it is not known.
+func (v view) madeFrom(hash string) *Profile {
 	for _, p := range append(slices.Clone(v.earlier), v.before) {
-		if p != nil && versionOf(c) == p.Hash {
+		if p != nil && hash == p.Hash {
 			return p
 		}
 	}
