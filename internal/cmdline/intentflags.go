@@ -44,7 +44,7 @@ func (f *IntentFlags) Add(fs *pflag.FlagSet) {
 		{&d.IPv6, "ipv6", std.IPv6, "capture, or direct to leave IPv6 alone where proxies have no listeners for it"},
 		{&d.EnvoyTunnelPort, "envoy-tunnel-port", std.EnvoyTunnelPort, "port of the proxy's tunnel (HBONE), never redirected"},
 	} {
-		fs.StringVar(s.to, s.name, s.std, s.use+", for pods that do not say otherwise")
+		fs.StringVar(s.to, s.name, s.std, s.use+"; pods may say otherwise")
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -109,22 +110,19 @@ func flagRows(cmd *cobra.Command) [][]string {
 	return rows
 }
 
-// sharedRows returns the rows that several commands have word for word, sorted by name. A name with two such meanings is left to the commands.
+// sharedRows returns the rows that several commands have word for word, sorted by name; of a name with several such meanings the most
+// frequent one.
 func sharedRows(all []*cobra.Command) [][]string {
-	count, meanings := map[string]int{}, map[string]int{}
-	var shared [][]string
+	count, best := map[string]int{}, map[string][]string{}
 	for _, cmd := range all {
 		for _, row := range flagRows(cmd) {
 			key := strings.Join(row, "\x00")
-			if count[key]++; count[key] == 2 {
-				shared = append(shared, row)
-				meanings[row[0]]++
+			if count[key]++; count[key] > max(1, count[strings.Join(best[row[0]], "\x00")]) {
+				best[row[0]] = row
 			}
 		}
 	}
-	shared = slices.DeleteFunc(shared, func(row []string) bool { return meanings[row[0]] > 1 })
-	slices.SortFunc(shared, slices.Compare)
-	return shared
+	return slices.SortedFunc(maps.Values(best), slices.Compare)
 }
 
 // splitRows returns the rows that stand in the command's own section, and the names of its shared flags.

@@ -20,10 +20,10 @@ type key struct {
 // keys returns every annotation and label that intent.Of reads.
 func keys() []key {
 	return append(append(ownKeys(), istioKeys()...), []key{
-		{"sidecar.istio.io/inject", "pod (label or annotation)", "a bool", "not refused", "with `--select injected` or `either`: false refuses redirection, as it refuses Istio's injection"},
+		{"sidecar.istio.io/inject", "pod (label or annotation)", "a bool", "not refused", "with `--select injected` or `either`: false refuses redirection"},
 		{"sidecar.istio.io/status", "pod, written by Istio's injector", "anything", "the pod counts as not injected", "with `--select injected` or `either`: the pod has been injected"},
-		{"openshift.io/deployer-pod-for.name", "pod, written by OpenShift", "anything", "the pod is no deployer", "the pod is a deployer, which is not redirected by our annotation"},
-		{"openshift.io/build.name", "pod, written by OpenShift", "anything", "the pod is no build", "the pod is a build, which is not redirected by our annotation"},
+		{"openshift.io/deployer-pod-for.name", "pod, written by OpenShift", "anything", "the pod is no deployer", "a deployer, not redirected by our annotation"},
+		{"openshift.io/build.name", "pod, written by OpenShift", "anything", "the pod is no build", "a build, not redirected by our annotation"},
 	}...)
 }
 
@@ -35,27 +35,27 @@ func ownKeys() []key {
 	return []key{
 		{
 			intent.KeyInitialize, onBoth, "`true`; on a pod also `false`", "not redirected, unless `--select` says otherwise",
-			"asks for redirection. A pod's value counts before its namespace's; `false` on a pod also removes the rules of a running pod",
+			"asks for redirection; a pod's `false` also removes its rules",
 		},
 		{intent.KeyOutboundPort, onBoth, port, "`--envoy-port`, 15001", "where the proxy listens for what the pod sends"},
 		{intent.KeyInboundPort, onBoth, port, "`--envoy-inbound-port`, 15006", "where the proxy listens for what the pod receives"},
 		{intent.KeyTunnelPort, onBoth, port, "`--envoy-tunnel-port`, 15008", "where the proxy listens for tunnels (HBONE)"},
 		{
 			intent.KeyInboundPorts, onBoth, "`all` or `listening`", "the profile's `inboundPorts`, else `--inbound-ports`, all",
-			"`listening` narrows the included inbound ports to those on which somebody listens when a connection is opened",
+			"`listening` captures an included inbound port only while somebody listens there",
 		},
-		{intent.KeyIPv6, onBoth, "`capture` or `direct`", "`capture` with `ISTIO_DUAL_STACK`, else `--ipv6`", "`direct` leaves IPv6 without rules, for a proxy that does not listen on it"},
-		{intent.KeyDNSCapture, onBoth, "`all`, `resolv.conf` or `off`", "`ISTIO_META_DNS_CAPTURE` of the proxy: all or off", "which DNS lookups go to the proxy: all, those to the pod's own resolvers, or none"},
-		{intent.KeyIncludeInboundPorts, onBoth, ranges, "Istio's key decides", "ports of the pod that are redirected, in addition to a list of Istio's key, or instead of its `*`"},
-		{intent.KeyExcludeInboundPorts, onBoth, ranges, "Istio's key decides", "ports of the pod that are not redirected, in addition to those of Istio's key; also from a list"},
-		{intent.KeyIncludeOutboundPorts, onBoth, ranges, "Istio's key decides", "destination ports that go to the proxy, in addition to those of Istio's key"},
-		{intent.KeyExcludeOutboundPorts, onBoth, ranges, "Istio's key decides", "destination ports that go past the proxy, in addition to those of Istio's key"},
+		{intent.KeyIPv6, onBoth, "`capture` or `direct`", "`capture` with `ISTIO_DUAL_STACK`, else `--ipv6`", "`direct` leaves IPv6 without rules"},
+		{intent.KeyDNSCapture, onBoth, "`all`, `resolv.conf` or `off`", "`ISTIO_META_DNS_CAPTURE` of the proxy: all or off", "DNS lookups that go to the proxy: all, to the pod's own resolvers, or none"},
+		{intent.KeyIncludeInboundPorts, onBoth, ranges, "Istio's key decides", "ports of the pod that are redirected, beside a list of Istio's key, or instead of its `*`"},
+		{intent.KeyExcludeInboundPorts, onBoth, ranges, "Istio's key decides", "ports of the pod that are not redirected, beside Istio's key; also from a list"},
+		{intent.KeyIncludeOutboundPorts, onBoth, ranges, "Istio's key decides", "destination ports that go to the proxy, beside Istio's key"},
+		{intent.KeyExcludeOutboundPorts, onBoth, ranges, "Istio's key decides", "destination ports that go past the proxy, beside Istio's key"},
 		{intent.KeyExcludeSources, onBoth, "nothing, or CIDRs", "nothing", "clients whose connections to the pod are not redirected, on any port"},
 		{intent.KeyExcludeUsers, onBoth, "nothing, or users and ranges of users, each also with a port", "nothing", "users whose outbound traffic goes past the proxy, all of it or to one port"},
 		{intent.KeySidecar, onBoth, "the name of a ProxyProfile; on a pod also `none`", "the agent runs no proxy", "the agent runs the pod's proxy by this profile; with `--sidecars` only"},
 		{
 			intent.KeyRestartProxy, "pod", "anything, such as the time", "nothing",
-			"a new value has the agent replace the proxy that it runs for the pod, once, as for a new version of the profile; with `--sidecars` only",
+			"a new value has the agent replace the pod's proxy once; with `--sidecars` only",
 		},
 	}
 }
@@ -64,7 +64,7 @@ func istioKeys() []key {
 	const cidrs, ports, interfaces = "nothing, or CIDRs", "nothing, or ports", "nothing, or interfaces"
 	const allPorts = "`*`, nothing, or ports"
 	return []key{
-		{"sidecar.istio.io/interceptionMode", onBoth, "`REDIRECT`, `TPROXY` or `NONE`", "`--interception-mode`, REDIRECT", "how inbound connections reach the proxy; `NONE` means no rules. A pod's `NONE` also removes the rules of a running pod, a namespace's does not"},
+		{"sidecar.istio.io/interceptionMode", onBoth, "`REDIRECT`, `TPROXY` or `NONE`", "`--interception-mode`, REDIRECT", "how inbound connections reach the proxy; `NONE` means no rules, and on a pod also removes them"},
 		{"traffic.sidecar.istio.io/includeOutboundIPRanges", onBoth, "`*`, nothing, or CIDRs", "`--include-outbound-ip-ranges`, all", "destinations that go to the proxy"},
 		{"traffic.sidecar.istio.io/excludeOutboundIPRanges", onBoth, cidrs, "`--exclude-outbound-ip-ranges`, nothing", "destinations that go past the proxy"},
 		{"traffic.sidecar.istio.io/includeInboundPorts", onBoth, allPorts, "`--include-inbound-ports`, all", "ports of the pod that are redirected; of a list exactly these"},
@@ -87,7 +87,7 @@ func environment() []key {
 		{name: "ISTIO_OUTBOUND_OWNER_GROUPS", values: "`*`, or group ids", without: "`*`", meaning: "only what these groups send is redirected"},
 		{name: "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", values: "group ids", without: "nothing", meaning: "what these groups send is not redirected"},
 		{name: "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR", values: "a CIDR", without: "127.0.0.1/32", meaning: "addresses of the pod's own loopback"},
-		{name: "DNS_PROXY_ADDR", values: "an address", without: "localhost:15053", meaning: "`[::]:15053` or `:15053`: lookups of virtual machines go to the proxy's resolver, too, with DNS capture"},
+		{name: "DNS_PROXY_ADDR", values: "an address", without: "localhost:15053", meaning: "`[::]:15053` or `:15053`: with DNS capture, lookups of virtual machines, too"},
 		{name: "DISABLE_ENVOY", values: boolean, without: "off", meaning: "with `--select injected` or `either`: there is no proxy, and so no redirection"},
 	}
 }

@@ -26,15 +26,15 @@ func conditionReasons() []reason {
 	return []reason{
 		{name: controllers.ReasonInitialized, status: yes, means: "the rules are in the pod's network namespace", do: "nothing"},
 		{name: controllers.ReasonRemoved, status: yes, means: "the pod has opted out, or its mode is `NONE`, and its rules were removed", do: "nothing"},
-		{name: controllers.ReasonNotRequired, status: yes, means: "the pod gets no rules; the message says why, by one of the sentences below", do: "what the message says"},
-		{name: controllers.ReasonProgrammedByOthers, status: yes, means: "another project's rules redirect the pod, and nothing was written", do: "nothing, or create the pod anew without the other project"},
-		{name: controllers.ReasonProxyNotReady, status: no, means: "the rules are in force, and the proxy that the agent runs for the pod does not answer, or the shared one does not serve the pod yet", do: "look at the pod's `ManagedProxy`"},
+		{name: controllers.ReasonNotRequired, status: yes, means: "the pod gets no rules; the message is one of the sentences below", do: "what the message says"},
+		{name: controllers.ReasonProgrammedByOthers, status: yes, means: "foreign rules redirect the pod, and nothing was written", do: "nothing, or re-create the pod without the other project"},
+		{name: controllers.ReasonProxyNotReady, status: no, means: "the rules are in force, and the managed or shared proxy does not serve the pod", do: "look at the pod's `ManagedProxy`"},
 		{name: controllers.ReasonProxyRefused, status: no, means: "the pod has chosen a ProxyProfile and cannot have a proxy of it", do: "what the message says"},
 		{name: controllers.ReasonSandboxNotReady, status: no, means: "the pod's sandbox is being made anew", do: "wait"},
 		{name: controllers.ReasonInvalidAnnotation, status: no, means: "an annotation has an invalid value; existing rules stay", do: "correct the annotation that the message names"},
 		{name: controllers.ReasonRedirectFailed, status: no, means: "the kernel refuses the rules, or a new pod's sandbox was not found; tried again at least every 15 s", do: "read the message, then the agent's log"},
-		{name: controllers.ReasonContended, status: no, means: "somebody keeps changing the rules, which are put back with growing pauses", do: "find and stop who writes; the events `" + controllers.ReasonRulesRepaired + "` say what differed"},
-		{name: controllers.ReasonPreempted, status: no, means: "rules of others decide about the pod's packets before ours", do: "delete the rules that the message lists, or create the pod anew without what writes them"},
+		{name: controllers.ReasonContended, status: no, means: "somebody keeps changing the rules, which are repaired with growing pauses", do: "find and stop who writes; the events `" + controllers.ReasonRulesRepaired + "` say what differed"},
+		{name: controllers.ReasonPreempted, status: no, means: "foreign rules see the pod's packets before ours", do: "delete the rules that the message lists, or re-create the pod without what writes them"},
 	}
 }
 
@@ -42,19 +42,19 @@ func conditionReasons() []reason {
 func podEvents() []reason {
 	const warning, normal = corev1.EventTypeWarning, corev1.EventTypeNormal
 	return []reason{
-		{name: controllers.ReasonInvalidAnnotation, kind: warning, means: "an annotation has an invalid value; the event names it, its value, and what is allowed", do: "correct it"},
+		{name: controllers.ReasonInvalidAnnotation, kind: warning, means: "an annotation has an invalid value; the event says what is allowed", do: "correct it"},
 		{name: controllers.ReasonRedirectFailed, kind: warning, means: "the rules could not be written", do: "read the event, then the agent's log"},
 		{name: controllers.ReasonProxyRefused, kind: warning, means: "the pod cannot have a proxy of the ProxyProfile that it has chosen", do: "what the event says"},
-		{name: controllers.ReasonRulesRepaired, kind: warning, means: "somebody had changed the rules, and they were put back; `-` was missing, `+` was there", do: "find who writes into the pod's network namespace"},
+		{name: controllers.ReasonRulesRepaired, kind: warning, means: "somebody had changed the rules, and they were repaired; `-` was missing, `+` was added", do: "find who writes into the pod's network namespace"},
 		{name: controllers.ReasonRulesContended, kind: warning, means: "that happened three times in a row", do: "the same"},
-		{name: controllers.ReasonRulesPreempted, kind: warning, means: "rules of others decide about the pod's packets before ours", do: "delete the rules that the event lists"},
+		{name: controllers.ReasonRulesPreempted, kind: warning, means: "foreign rules see the pod's packets before ours", do: "delete the rules that the event lists"},
 		{name: controllers.ReasonNote, kind: warning, means: "a setting does not do what its author may expect", do: "read the event"},
-		{name: controllers.ReasonListening, kind: normal, means: "the inbound ports that are captured while somebody listens have changed; the event lists them", do: "nothing"},
+		{name: controllers.ReasonListening, kind: normal, means: "the captured inbound ports on which somebody listens have changed", do: "nothing"},
 		{name: controllers.ReasonNotRequired, kind: normal, means: "the pod asked and gets no rules; the event says why", do: "what the event says"},
-		{name: controllers.ReasonProgrammedByOthers, kind: normal, means: "another project's rules redirect the pod", do: "nothing, or create the pod anew without the other project"},
+		{name: controllers.ReasonProgrammedByOthers, kind: normal, means: "foreign rules redirect the pod", do: "nothing, or re-create the pod without the other project"},
 		{
 			name: node.ReasonProxyFailed, kind: warning,
-			means: "the proxy that the agent runs for the pod has ended, or could not be started; or the pod cannot join the proxy that it has chosen to share",
+			means: "the managed proxy has ended, or could not be started; or the pod cannot join the shared proxy",
 			do:    "read the event, then the proxy's log",
 		},
 	}
