@@ -131,7 +131,7 @@ func TestReport_noRights_areListed(t *testing.T) {
 }
 
 func TestRedactText_secrets_areTakenOut(t *testing.T) {
-	for in, want := range map[string]string{
+	for in, want := range map[string]string{ //nolint:gosec // they are no credentials
 		"token eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJ4In0.c2lnbg is old":    "token REDACTED is old",
 		"authorization: bearer abcdefgh12345678":                      "authorization: bearer REDACTED",
 		`{"password":"a b","x":1}`:                                    `{"password":"REDACTED b","x":1}`,

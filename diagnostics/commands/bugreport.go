@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"time"
 
@@ -82,7 +81,7 @@ func (o *bugReportFlags) run(cmd *cobra.Command) error {
 // write writes the archive, and says on standard error what it has.
 func (o *bugReportFlags) write(cmd *cobra.Command, r *bugreport.Report) error {
 	now := time.Now()
-	name, to := o.file, io.Writer(cmd.OutOrStdout())
+	name, to := o.file, cmd.OutOrStdout()
 	if name != "-" {
 		if name == "" {
 			name = "istio-pod-network-bugreport-" + now.UTC().Format("20060102T150405Z") + ".tar.gz"

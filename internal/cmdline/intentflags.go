@@ -18,6 +18,7 @@ type IntentFlags struct {
 	Config     intent.Config
 }
 
+// Add adds the flags.
 func (f *IntentFlags) Add(fs *pflag.FlagSet) {
 	d, std := &f.Config.Defaults, intent.StandardDefaults()
 	fs.StringVar(&f.selection, "select", string(intent.SelectAnnotation),
