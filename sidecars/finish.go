@@ -82,11 +82,11 @@ func staysEnded(pod *corev1.Pod, ended []sidecar.Application) bool {
 	return true
 }
 
-// finishWithApplication tells the proxies of a pod that ends to finish once its application has ended, for runtimes that do not say so. A proxy that
-// ignores the signal of the runtime, as the first process of its namespace may, would hold up the end of its sandbox.
+// finishWithApplication tells the proxies of a pod that ends to finish once its application has ended, for runtimes that do not say so, and for an
+// agent that was told so and ended. A proxy that ignores the signal of the runtime, as the first process of its namespace may, would hold up the end of its sandbox.
 func (s ending) finishWithApplication(ctx context.Context) error {
 	runs := func(c sidecar.Container) bool { return c.State == sidecar.Running }
-	if !s.choice.Ending || s.Applications == nil || s.home.finished(time.Now()) || !slices.ContainsFunc(s.there, runs) {
+	if !s.choice.Ending || s.Applications == nil || !slices.ContainsFunc(s.there, runs) {
 		return nil
 	}
 	all, err := s.Applications.Applications(ctx, s.key.Sandbox)

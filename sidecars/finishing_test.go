@@ -142,6 +142,28 @@ func TestContainerEnded_runtimeDoesNotSayWhen_listCounts(t *testing.T) {
 	}
 }
 
+// An agent that has told a proxy to finish and is killed leaves it to the next one to end it.
+func TestFinishWithApplication_agentWasKilled_nextOneEndsTheProxy(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.behave = func(p *fakeProxy) { p.drains = -1 }
+		s := &signalled{applications: &applications{fakeNode: n, all: []sidecar.Application{ended("app", 0, 143)}}}
+		m, stop := agent()
+		defer stop()
+		m.Runtime, m.Applications, m.Cluster = s, s, s
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		if err := m.Homes.of(Key{PodUID: "u1", Sandbox: sandboxOf("u1").ID}).noteFinished(); err != nil {
+			t.Fatal(err)
+		}
+		n.change(func() { n.ending = true })
+		m.Follow(sandboxOf("u1"))
+		after(5 * time.Second)
+		if got := n.running(); len(got) > 0 || !slices.Contains(s.got, "c001 SIGKILL") {
+			t.Errorf("%v run, signals were %q", got, s.got)
+		}
+	})
+}
+
 // Without a word of the runtime the agent sees by itself that the application of a pod that ends has ended.
 func TestFinishWithApplication_runtimeSaysNothing_proxyIsTold(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
