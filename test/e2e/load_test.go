@@ -16,11 +16,15 @@ import (
 // loadEvery is the pause between two connections of a load.
 const loadEvery = 5 * time.Millisecond
 
+// enough is how many connections of a load there are at least in tests that count them.
+const enough = 120
+
 // inboundLoad makes connections to one address, one after the other, and looks who the application sees.
 type inboundLoad struct {
 	cancel   context.CancelFunc
 	ended    sync.WaitGroup
 	asked    int
+	many     chan struct{} // closed once enough were made
 	bypassed int
 	lost     int
 	failed   error // the last one
@@ -33,7 +37,7 @@ func loadInbound(t *testing.T, to netip.AddrPort, proxy netip.Addr) *inboundLoad
 
 func loadInboundEvery(t *testing.T, every time.Duration, to netip.AddrPort, proxy netip.Addr) *inboundLoad {
 	t.Helper()
-	l := &inboundLoad{}
+	l := &inboundLoad{many: make(chan struct{})}
 	ctx, cancel := context.WithCancel(t.Context())
 	l.cancel = cancel
 	l.ended.Go(func() {
@@ -46,7 +50,9 @@ func loadInboundEvery(t *testing.T, every time.Duration, to netip.AddrPort, prox
 				l.failed = err
 				l.lost++
 			}
-			l.asked++
+			if l.asked++; l.asked == enough {
+				close(l.many)
+			}
 			if a.peer() != proxy {
 				l.bypassed++
 			}

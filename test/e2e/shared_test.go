@@ -203,16 +203,24 @@ func (b *busy) stop(t *testing.T) (sent summary) {
 	return sent
 }
 
-// awaitEnough waits until there are as many connections as wantKept wants: clients of the pod make more than its application.
+// awaitEnough waits until there are as many connections as wantKept wants.
 func (b *busy) awaitEnough(t *testing.T) {
 	t.Helper()
 	eventually(t, "connections of the application", func(ctx context.Context) error {
 		return b.eachDials(ctx, []*corev1.Pod{b.pod}, func(s summary) error {
-			if s.OK < 120 {
+			if s.OK < enough {
 				return fmt.Errorf("%d so far", s.OK)
 			}
 			return nil
 		})
+	})
+	eventually(t, "connections of clients", func(context.Context) error {
+		select {
+		case <-b.in.many:
+			return nil
+		default:
+			return errors.New("not enough so far")
+		}
 	})
 }
 
