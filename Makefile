@@ -194,6 +194,10 @@ demo-down: cluster-down ## Remove the demo and its cluster
 e2e: ## Run the end-to-end tests on the one-node cluster
 	hack/e2e.sh
 
+.PHONY: e2e-crio
+e2e-crio: ## Run the tests of NRI and of managed proxies on a node of CRI-O, or those that RUN names
+	E2E_RUNTIME=crio E2E_BACKENDS=none E2E_HOOKS=nri hack/e2e.sh $(if $(RUN),-test.run '$(RUN)')
+
 .PHONY: matrix
 matrix: ## Run the tests on what users have: CELLS is all, quick (kernels, small), or names as in hack/matrix; goes on where it was cut off
 	go -C hack/matrix run . run $(CURDIR) '$(or $(CELLS),all)'
