@@ -243,7 +243,10 @@ func TestFinish_moreRoutesThanAreRemoved_isAnError(t *testing.T) {
 		kerneltest.Shell(t, ns, "ip -batch -", b.String())
 		unfinished := 0
 		for range 4 * kerneltest.Slowness() {
-			err := prepare(t, ns, next).Finish()
+			change, err := Prepare(ns, next)
+			if err == nil {
+				err = change.Finish()
+			}
 			if err == nil {
 				break
 			}
