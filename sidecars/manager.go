@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -252,15 +253,7 @@ func (m *Manager) work(ctx context.Context) {
 			}
 		})
 	}
-	tick := time.NewTicker(sweepInterval)
-	defer tick.Stop()
-	for m.sweep(ctx); ctx.Err() == nil; {
-		select {
-		case <-ctx.Done():
-		case <-tick.C:
-			m.sweep(ctx)
-		}
-	}
+	wait.NonSlidingUntilWithContext(ctx, m.sweep, sweepInterval)
 	m.queue.ShutDown()
 	working.Wait()
 }

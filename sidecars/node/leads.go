@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
@@ -100,22 +101,18 @@ func (l *leads) forget(podUID string) {
 
 // prune forgets sandboxes that have ended without a call of forget. It looks for them every prunePause until ctx ends.
 func (l *leads) prune(ctx context.Context, ready func(ctx context.Context, sandbox string) (bool, error)) {
-	for ctx.Err() == nil {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		for uid, sandbox := range l.all() {
 			runs, err := ready(ctx, sandbox)
 			if err != nil {
 				logr.FromContextOrDiscard(ctx).Error(err, "notes of ended sandboxes not looked for")
-				break
+				return
 			}
 			if _, known := l.of(podnet.Sandbox{UID: uid, ID: sandbox}); !runs && known {
 				l.forget(uid)
 			}
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(prunePause):
-		}
-	}
+	}, prunePause)
 }
 
 // all returns the sandbox of each pod.

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -46,16 +47,10 @@ func (s *profileStatuses) changed() { s.dirty.Store(true) }
 func (s *profileStatuses) work(ctx context.Context) {
 	counts := &proxyCounts{api: s.api, changed: s.changed}
 	go counts.follow(ctx)
-	tick := time.NewTicker(countPause)
-	defer tick.Stop()
-	for looked := time.Now(); ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	looked := time.Now()
+	wait.NonSlidingUntilWithContext(ctx, func(ctx context.Context) {
 		if !s.dirty.Swap(false) && time.Since(looked) < countAgain {
-			continue
+			return
 		}
 		looked = time.Now()
 		if err := s.write(ctx, counts); err != nil {
@@ -64,7 +59,7 @@ func (s *profileStatuses) work(ctx context.Context) {
 				log.FromContext(ctx).Error(err, "statuses of ProxyProfiles not written")
 			}
 		}
-	}
+	}, countPause)
 }
 
 // write writes what differs from the counts.
