@@ -126,11 +126,8 @@ func (f *followed) retryAt() time.Time { return f.failed.Add(pauseAt(f.failures)
 
 // pauseAt returns the pause after so many failures in a row.
 func pauseAt(failures int) time.Duration {
-	pause := firstPause
-	for range failures - 1 {
-		pause = min(2*pause, lastPause)
-	}
-	return pause
+	const doublings = 7 // to more than lastPause
+	return min(firstPause<<min(max(failures-1, 0), doublings), lastPause)
 }
 
 // meet remembers the containers that this agent sees for the first time.

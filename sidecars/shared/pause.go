@@ -32,12 +32,9 @@ func (b *backoff) grow(now time.Time, first, last time.Duration, why string) {
 	if b.calm(now) {
 		b.times = 0
 	}
-	pause := first
-	for range b.times {
-		pause = min(2*pause, last)
-	}
+	const doublings = 10 // of a second to more than lastFailure
+	b.until, b.why = now.Add(min(first<<min(b.times, doublings), last)), why
 	b.times++
-	b.until, b.why = now.Add(pause), why
 }
 
 // calm reports whether the last pause is long over.
