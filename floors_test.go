@@ -75,8 +75,8 @@ var rooms = []room{
 	},
 	{dir: "api/v1alpha1", others: "k8s.io/apimachinery"},
 	{dir: "sidecars/secretvolume"},
-	{dir: "sidecars", own: "api/v1alpha1 internal/jitter internal/podnet internal/sidecar", others: "github.com/prometheus golang.org/x k8s.io sigs.k8s.io"},
-	{dir: "sidecars/shared", own: "api/v1alpha1 internal/jitter internal/podnet internal/printable internal/sidecar sidecars", others: "golang.org/x k8s.io sigs.k8s.io"},
+	{dir: "sidecars", own: "api/v1alpha1 internal/jitter internal/podnet internal/printable internal/sidecar", others: "github.com/prometheus golang.org/x k8s.io sigs.k8s.io"},
+	{dir: "sidecars/shared", own: "api/v1alpha1 internal/jitter internal/podnet internal/sidecar sidecars", others: "golang.org/x k8s.io sigs.k8s.io"},
 
 	{
 		dir: "sidecars/node", own: "api/v1alpha1 controllers internal/intent internal/jitter internal/netns internal/podnet internal/sidecar iptables/kernel runtime/container " +

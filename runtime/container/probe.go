@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"k8s.io/apimachinery/pkg/util/wait"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"istio-pod-network-controller/internal/sidecar"
@@ -40,19 +39,26 @@ func probeConfig(spec sidecar.Spec, sandbox *criv1.PodSandboxConfig) *criv1.Cont
 }
 
 // awaitEnd asks for a container's status until it has ended.
-func awaitEnd(ctx context.Context, client criv1.RuntimeServiceClient, id string) (status *criv1.ContainerStatus, err error) {
-	err = wait.PollUntilContextTimeout(ctx, probePoll, probeTimeout, true, func(ctx context.Context) (done bool, err error) {
+func awaitEnd(ctx context.Context, client criv1.RuntimeServiceClient, id string) (*criv1.ContainerStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	tick := time.NewTicker(probePoll)
+	defer tick.Stop()
+	for {
 		resp, err := client.ContainerStatus(ctx, &criv1.ContainerStatusRequest{ContainerId: id})
-		if err != nil && ctx.Err() == nil {
-			return false, fmt.Errorf("read status of container %s: %w", id, gone(err))
+		switch {
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("container %s has not ended within %s", id, probeTimeout)
+		case err != nil:
+			return nil, fmt.Errorf("read status of container %s: %w", id, gone(err))
+		case resp.GetStatus().GetState() == criv1.ContainerState_CONTAINER_EXITED:
+			return resp.GetStatus(), nil
 		}
-		status = resp.GetStatus()
-		return status.GetState() == criv1.ContainerState_CONTAINER_EXITED, nil
-	})
-	if wait.Interrupted(err) {
-		return nil, fmt.Errorf("container %s has not ended within %s", id, probeTimeout)
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
 	}
-	return status, err
 }
 
 // readLog returns the end of what a container has printed.
