@@ -175,7 +175,7 @@ func (b *Backend) Present(ctx context.Context, ns *netns.NS) (present bool, err 
 		return len(all) > 0, err
 	}
 	if _, present, err = b.held(ctx, ns, false); errors.Is(err, ErrUnusable) {
-		return false, nil
+		err = nil // what the other family holds counts
 	}
 	return present, err
 }

@@ -138,6 +138,18 @@ func TestProgramFails_namespaceIsUnusableUnlessItPasses(t *testing.T) {
 	}
 }
 
+// What one family's programs show is there, whatever a pod has done to the other family's tables.
+func TestPresent_oneFamilyIsUnreadable_otherCounts(t *testing.T) {
+	ns, b := kerneltest.New(t), newBackend(t, Legacy)
+	mustApply(t, b, ns, rules(t, nil))
+	broken := b.own.programs.tools[iptables.IPv6]
+	broken.save = script(t, t.TempDir(), "failing", "exit 1")
+	b.own.programs.tools[iptables.IPv6] = broken
+	if present, err := b.Present(t.Context(), ns.Path()); err != nil || !present {
+		t.Errorf("present %v, error %v", present, err)
+	}
+}
+
 func TestRefusal_namesRuleAndTable(t *testing.T) {
 	input := "*nat\n:PODNET_X - [0:0]\n-A PODNET_X -j WRONG\nCOMMIT\n"
 	for stderr, want := range map[string]string{
