@@ -115,6 +115,25 @@ func TestFinish_proxies_onlyRunningOnesAreTold(t *testing.T) {
 	}
 }
 
+// An agent that ends in the middle leaves proxies the time that they have.
+func TestFinish_agentEnds_proxyKeepsItsTime(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.behave = func(p *fakeProxy) { p.drains = 100 * time.Millisecond }
+		s := &signalled{applications: &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{ended("app", 0, 0)}}}
+		m, stop := agent()
+		defer stop()
+		m.Applications, m.Cluster, m.Runtime = s, s, s
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if err := m.ContainerEnded(ctx, sandboxOf("u1"), ended("app", 0, 0)); err != nil {
+			t.Error(err)
+		}
+		s.wantTold(t, m, []string{"c001 SIGUSR1"})
+	})
+}
+
 // Where the runtime does not say when a container ended, its list does.
 func TestContainerEnded_runtimeDoesNotSayWhen_listCounts(t *testing.T) {
 	maybe := sidecar.Application{ID: "app", Name: "app", State: sidecar.Running}
