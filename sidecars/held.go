@@ -77,7 +77,8 @@ func outsidePartition(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount, hash
 	if p.Spec.Rollout.Partition == nil {
 		return allNodes
 	}
-	stay, err := intstr.GetScaledValueFromIntOrPercent(p.Spec.Rollout.Partition, len(nodes), true)
+	// A percentage of no nodes would admit all that come later.
+	stay, err := intstr.GetScaledValueFromIntOrPercent(p.Spec.Rollout.Partition, max(len(nodes), 1), true)
 	switch {
 	case err != nil || stay >= len(nodes) && stay > 0: // the API server takes no other text than a percentage
 		return 0

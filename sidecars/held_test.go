@@ -171,6 +171,18 @@ func TestNextRollout_partition_keepsItsNodes(t *testing.T) {
 		"raised in the middle: nodes that have begun go on": {
 			nodes: 10, rollout: with(intstr.FromInt32(5), 0), steps: []func(*fleet){lower(intstr.FromInt32(9))}, want: []int{5, 5}, reason: "Paused",
 		},
+		"a percentage, and no pod for a moment": {
+			nodes: 4, rollout: with(intstr.FromString("50%"), 0), steps: []func(*fleet){func(f *fleet) {
+				all := f.nodes
+				f.nodes = nil
+				f.newVersion("another")
+				f.nodes = all
+				f.count()
+			}}, want: []int{2, 2}, reason: "Upgrading",
+		},
+		"no percentage, and no pod for a moment": {
+			nodes: 0, rollout: with(intstr.FromString("0%"), 0), want: []int{0}, reason: "NoPods", bound: allNodes,
+		},
 		"a failure stops it before": {
 			nodes: 10, rollout: with(intstr.FromInt32(5), 2), steps: []func(*fleet){func(f *fleet) { f.some(1, fails); f.count() }, (*fleet).finishOthers}, want: []int{2, 2, 2}, reason: "Paused",
 		},
