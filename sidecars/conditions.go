@@ -23,7 +23,8 @@ type NodeCount struct {
 func StatusOf(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount, failed string) v1alpha1.ProxyProfileStatus {
 	rollout := nextRollout(p, nodes)
 	all := sumUp(nodes, func(node string) bool { return rollout != nil && place(node, rollout.Hash) >= rollout.Admitted })
-	all.pod, all.stopped = failed, all.held > 0 && (p.Spec.Rollout.Paused || p.Spec.Rollout.Partition != nil && !all.going)
+	stays := p.Spec.Rollout.Partition != nil && !all.going && all.failed == 0
+	all.pod, all.stopped = failed, all.held > 0 && (p.Spec.Rollout.Paused || stays)
 	out := v1alpha1.ProxyProfileStatus{
 		ObservedGeneration: p.Generation, Pods: all.pods, Upgraded: all.upgraded, Failed: all.failed, NodeCount: all.nodes, NodesPaused: all.paused, Rollout: rollout,
 		Conditions: slices.Clone(p.Status.Conditions),

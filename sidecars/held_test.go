@@ -183,6 +183,11 @@ func TestNextRollout_partition_keepsItsNodes(t *testing.T) {
 		"no percentage, and no pod for a moment": {
 			nodes: 0, rollout: with(intstr.FromString("0%"), 0), want: []int{0}, reason: "NoPods", bound: allNodes,
 		},
+		"a failure that does not stop the nodes is the reason, not the partition": {
+			nodes: 3, rollout: with(intstr.FromInt32(1), 1), steps: []func(*fleet){
+				func(f *fleet) { f.some(1, func(n *NodeCount) { n.Failed = n.Pods }); f.count() },
+			}, want: []int{1, 1}, reason: "Failed",
+		},
 		"a failure stops it before": {
 			nodes: 10, rollout: with(intstr.FromInt32(5), 2), steps: []func(*fleet){func(f *fleet) { f.some(1, fails); f.count() }, (*fleet).finishOthers}, want: []int{2, 2, 2}, reason: "Paused",
 		},
