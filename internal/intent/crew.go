@@ -1,6 +1,7 @@
 package intent
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -134,17 +135,29 @@ func (c crew) rival(k idKind, id int64) rival {
 	return c.taker(k, id)
 }
 
-// asProxy returns a note about an init container that runs with one of the proxy's ids, or "". An id of 0 does not count.
+// asProxy returns a note about the init containers that run with one of the proxy's ids, or "".
 func (c crew) asProxy(uid, gid uint32) string {
+	var first string
+	all := 0
 	for _, m := range c.early {
-		for _, k := range []struct {
-			idKind
-			id uint32
-		}{{uidKind(), uid}, {gidKind(), gid}} {
-			if k.id != 0 && c.runsWith(m, k.idKind, int64(k.id)) {
-				return fmt.Sprintf("init container %s runs as the proxy (%s %d): its connections are not redirected", shown(m.name), k.name, k.id)
-			}
+		if id := c.proxysID(m, uid, gid); id != "" {
+			first = cmp.Or(first, fmt.Sprintf("init container %s runs as the proxy (%s): its connections are not redirected", shown(m.name), id))
+			all++
 		}
+	}
+	if all > 1 {
+		return fmt.Sprintf("%s, nor those of %d more", first, all-1)
+	}
+	return first
+}
+
+// proxysID returns which of the proxy's ids a container runs with, in words, or "". An id of 0 does not identify the proxy.
+func (c crew) proxysID(m member, uid, gid uint32) string {
+	switch {
+	case uid != 0 && c.runsWith(m, uidKind(), int64(uid)):
+		return fmt.Sprintf("uid %d", uid)
+	case gid != 0 && c.runsWith(m, gidKind(), int64(gid)):
+		return fmt.Sprintf("gid %d", gid)
 	}
 	return ""
 }
@@ -159,7 +172,7 @@ func BeforeProxy(pod *corev1.Pod, s iptables.Spec) (names []string) {
 	}
 	c := crewOf(pod)
 	for _, m := range c.early {
-		if !c.runsWith(m, uidKind(), int64(s.ProxyUID)) && !c.runsWith(m, gidKind(), int64(s.ProxyGID)) {
+		if c.proxysID(m, s.ProxyUID, s.ProxyGID) == "" {
 			names = append(names, m.name)
 		}
 	}

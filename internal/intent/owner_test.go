@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/iptables"
 )
 
 // as gives the ids of a security context, uid/gid, of which -1 is not said.
@@ -144,6 +146,37 @@ func TestOf_initContainerAsTheProxy_isNoted(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			c.check(t)
+		})
+	}
+}
+
+// Each of them bypasses the proxy, and none is kept quiet.
+func TestOf_initContainersAsTheProxy_areCounted(t *testing.T) {
+	ownerCase{
+		containers: ids{"app": nil, "init:a": as(1337, -1), "init:b": as(-1, 1337), "init:c": as(1337, 1337), "istio-proxy": as(1337, 1337)},
+		uid:        1337, gid: 1337, note: "its connections are not redirected, nor those of 2 more",
+	}.check(t)
+}
+
+// An init container that runs as root is not the proxy where the rules know the proxy by its group only, which they say by user 0.
+func TestBeforeProxy_initContainers_areNamed(t *testing.T) {
+	for name, c := range map[string]struct {
+		sc   *corev1.SecurityContext
+		spec iptables.Spec
+		want []string
+	}{
+		"nothing is said":                         {nil, iptables.Spec{ProxyUID: 1337, ProxyGID: 1337}, []string{"setup"}},
+		"the proxy's user":                        {as(1337, -1), iptables.Spec{ProxyUID: 1337, ProxyGID: 1337}, nil},
+		"the proxy's group":                       {as(-1, 1337), iptables.Spec{ProxyUID: 1337, ProxyGID: 1337}, nil},
+		"root, and a proxy that a group tells":    {as(0, -1), iptables.Spec{ProxyGID: 1337}, []string{"setup"}},
+		"root's group, and one that a user tells": {as(-1, 0), iptables.Spec{ProxyUID: 1337}, []string{"setup"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var pod corev1.Pod
+			crewPod(nil, ids{"app": nil, "init:setup": c.sc, "istio-proxy": as(1337, 1337)})(&pod)
+			if got := BeforeProxy(&pod, c.spec); !slices.Equal(got, c.want) {
+				t.Errorf("%q, want %q", got, c.want)
+			}
 		})
 	}
 }
