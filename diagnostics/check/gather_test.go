@@ -128,6 +128,7 @@ func injectedPod(name, revision string, init ...string) *corev1.Pod {
 
 func TestGather_podsOfIstio_areJudgedAsMoved(t *testing.T) {
 	byInit, byPlugin := injectedPod("by-init", "default", "migrate", "istio-init"), injectedPod("by-plugin", "1-30", "istio-validation", "migrate")
+	late := injectedPod("late", "default", "istio-init", "migrate")
 	known := injectedPod("known", "default", "migrate", "istio-init")
 	known.Spec.InitContainers[0].SecurityContext = &corev1.SecurityContext{RunAsUser: new(int64(1337))}
 	taken := injectedPod("taken", "1-30", "istio-validation")
@@ -136,9 +137,9 @@ func TestGather_podsOfIstio_areJudgedAsMoved(t *testing.T) {
 	moved.Annotations["pod-network-controller.istio.io/status"] = "failed"
 	strange := injectedPod("strange", "../../secrets", "istio-validation")
 	values := &corev1.ConfigMap{ObjectMeta: object("istio-system", "istio-sidecar-injector-1-30"), Data: map[string]string{"values": `{"pilot":{"cni":{"enabled":false}}}`}}
-	f := gather(t, served(t, fake.NewClientset(byInit, byPlugin, known, taken, moved, strange, values)), intent.Config{})
+	f := gather(t, served(t, fake.NewClientset(byInit, byPlugin, late, known, taken, moved, strange, values)), intent.Config{})
 	for name, want := range map[string]Pod{
-		"by-init": {Istios: true, MeetNoProxy: []string{"migrate"}}, "by-plugin": {Istios: true}, "known": {Istios: true}, "moved": {}, "strange": {Istios: true},
+		"by-init": {Istios: true, MeetNoProxy: []string{"migrate"}}, "by-plugin": {Istios: true}, "late": {Istios: true}, "known": {Istios: true}, "moved": {}, "strange": {Istios: true},
 	} {
 		if p := podNamed(t, f.Pods, name); p.Istios != want.Istios || p.Fails != "" || !slices.Equal(p.MeetNoProxy, want.MeetNoProxy) {
 			t.Errorf("%+v, want %+v", p, want)

@@ -71,12 +71,16 @@ func podOf(pod *corev1.Pod, namespace map[string]string, config intent.Config) P
 func inIstiosPlace(pod *corev1.Pod, ns *corev1.Namespace, config intent.Config) (fails string, meet []string) {
 	config.Select = intent.SelectInjected
 	moved := *pod
-	moved.Spec.InitContainers = slices.DeleteFunc(slices.Clone(pod.Spec.InitContainers), func(c corev1.Container) bool { return c.Name == "istio-init" })
+	at := slices.IndexFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == "istio-init" })
+	if at >= 0 {
+		moved.Spec.InitContainers = slices.Delete(slices.Clone(pod.Spec.InitContainers), at, at+1)
+	}
 	wants, err := intent.Of(&moved, ns, config)
 	if err != nil {
 		return err.Error(), nil
 	}
-	if wants.Redirect && len(moved.Spec.InitContainers) < len(pod.Spec.InitContainers) {
+	if wants.Redirect && at >= 0 {
+		moved.Spec.InitContainers = moved.Spec.InitContainers[:at]
 		return "", intent.BeforeProxy(&moved, wants.Spec)
 	}
 	return "", nil
