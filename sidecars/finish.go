@@ -20,7 +20,7 @@ import (
 const (
 	// finishWait is how long proxies have that are told to finish. Until then the runtime makes no other call over NRI.
 	finishWait = 250 * time.Millisecond
-	// killWait bounds the end of those that have not finished.
+	// killWait bounds the end of a proxy that has not finished.
 	killWait = 100 * time.Millisecond
 	// finishedFor is how long no proxy is started in a sandbox whose application has ended. The runtime ends the sandbox within seconds;
 	// if it does not, the application may have been started again after all.
@@ -131,7 +131,7 @@ func finish(ctx context.Context, runtime Runtime, key Key, home home) error {
 	return errors.Join(ends...)
 }
 
-// tell sends a proxy its stop signal. One that is gone is no error.
+// tell sends a proxy its stop signal. A proxy that is gone is no error.
 func tell(ctx context.Context, runtime Runtime, c sidecar.Container) error {
 	signal := unix.SIGTERM
 	if c.StopSignal != "" {
