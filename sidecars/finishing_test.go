@@ -161,6 +161,30 @@ func TestContainerEnded_runtimeDoesNotSayWhen_listCounts(t *testing.T) {
 	}
 }
 
+// A pod that is deleted by force is gone before its application has ended.
+func TestFinishWithApplication_podIsGone_proxyIsEnded(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.behave = func(p *fakeProxy) { p.drains = -1 }
+		s := &signalled{applications: &applications{fakeNode: n, all: []sidecar.Application{{ID: "app", Name: "app", State: sidecar.Running}}}}
+		m, stop := agent()
+		defer stop()
+		m.Runtime, m.Applications, m.Cluster = s, s, s
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.change(func() { n.gone = true })
+		m.Follow(sandboxOf("u1"))
+		after(5 * time.Second)
+		if len(s.got) > 0 {
+			t.Errorf("told were %q while the application runs", s.got)
+		}
+		n.change(func() { s.all[0] = ended("app", 0, 143) })
+		after(5 * time.Second)
+		if want := []string{"c001 SIGUSR1", "c001 SIGKILL"}; !slices.Equal(s.got, want) || m.follows(keyOf(sandboxOf("u1"))) {
+			t.Errorf("told were %q, want %q; followed: %t", s.got, want, m.follows(keyOf(sandboxOf("u1"))))
+		}
+	})
+}
+
 // An agent that has told a proxy to finish and is killed leaves it to the next one to end it.
 func TestFinishWithApplication_agentWasKilled_nextOneEndsTheProxy(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
