@@ -42,7 +42,7 @@ func goodFacts() *Facts {
 		Istio:    Istio{Revisions: []Revision{{OutboundPort: 15001, InboundPort: 15006, CNI: new(true)}}},
 	}
 	for _, s := range []source{
-		sourceVersion, sourceAPIs, sourceDaemonSets, sourceNodes, sourceNamespaces, sourcePods, sourcePolicies, sourceEvents, sourceIstio, sourceProxies,
+		sourceVersion, sourceAPIs, sourceDaemonSets, sourceNodes, sourceNamespaces, sourcePods, sourcePolicies, sourceEvents, sourceIstio, sourceRevisions, sourceProxies,
 	} {
 		f.noted(s, "", nil)
 	}

@@ -24,6 +24,7 @@ const (
 	sourcePolicies   source = "admission policies"
 	sourceEvents     source = "events"
 	sourceIstio      source = "Istio's configuration"
+	sourceRevisions  source = "the configuration of Istio's revisions"
 	sourceProxies    source = "ProxyProfiles and ManagedProxies"
 )
 

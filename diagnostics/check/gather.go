@@ -47,6 +47,7 @@ func (g Gatherer) Gather(ctx context.Context) *Facts {
 		{sourcePolicies, "list admission policies and their bindings", readPolicies},
 		{sourceEvents, "list events in all namespaces", readLeftovers},
 		{sourceIstio, "get configmaps and deployments in namespace " + istioNamespace, readIstio},
+		{sourceRevisions, "get the configmaps and deployments of the revisions that pods name, in namespace " + istioNamespace, readRevisions},
 		{sourceProxies, "list managedproxies and proxyprofiles of pod-network-controller.istio.io in all namespaces", readProxies},
 	} {
 		err := s.read(ctx, g, f)

@@ -25,40 +25,46 @@ const (
 	envTaint   = "PILOT_NODE_UNTAINT_CONTROLLERS_TAINT_NAME"
 )
 
-// readIstio reads what the objects of Istio's revisions say: the one without a name, and all that pods were injected by. What is absent, or is
-// not understood, says nothing.
+// readIstio reads what the objects of Istio without a revision say. What is absent, or is not understood, says nothing.
 func readIstio(ctx context.Context, g Gatherer, f *Facts) error {
-	suffixes := []string{""}
-	for _, name := range slices.Sorted(maps.Keys(f.revisions)) {
-		if name != "" && name != "default" && len(suffixes) < maxRevisions {
-			suffixes = append(suffixes, "-"+name)
-		}
-	}
-	for _, suffix := range suffixes {
-		mesh, err := configMap(ctx, g, "istio"+suffix)
-		if err != nil {
-			return err
-		}
-		values, err := configMap(ctx, g, "istio-sidecar-injector"+suffix)
-		if err != nil {
-			return err
-		}
-		if mesh == nil && values == nil {
-			continue
-		}
-		r := Revision{Name: strings.TrimPrefix(suffix, "-")}
-		if mesh != nil {
-			r.OutboundPort, r.InboundPort = meshPortsOf(mesh.Data["mesh"])
-		}
-		if values != nil {
-			r.CNI = cniOf(values.Data["values"])
-		}
-		f.Istio.Revisions = append(f.Istio.Revisions, r)
-		if err := f.Istio.readUntaint(ctx, g, "istiod"+suffix); err != nil {
+	return f.Istio.readRevision(ctx, g, "")
+}
+
+// readRevisions is readIstio for the revisions that pods were injected by. What may be read is read: pods may name what there is no right to.
+func readRevisions(ctx context.Context, g Gatherer, f *Facts) (missing error) {
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(f.revisions)), func(name string) bool { return name == "" || name == "default" })
+	for _, name := range names[:min(len(names), maxRevisions)] {
+		switch err := f.Istio.readRevision(ctx, g, "-"+name); {
+		case apierrors.IsForbidden(err):
+			missing = err
+		case err != nil:
 			return err
 		}
 	}
-	return nil
+	return missing
+}
+
+func (i *Istio) readRevision(ctx context.Context, g Gatherer, suffix string) error {
+	mesh, err := configMap(ctx, g, "istio"+suffix)
+	if err != nil {
+		return err
+	}
+	values, err := configMap(ctx, g, "istio-sidecar-injector"+suffix)
+	if err != nil {
+		return err
+	}
+	if mesh == nil && values == nil {
+		return nil
+	}
+	r := Revision{Name: strings.TrimPrefix(suffix, "-")}
+	if mesh != nil {
+		r.OutboundPort, r.InboundPort = meshPortsOf(mesh.Data["mesh"])
+	}
+	if values != nil {
+		r.CNI = cniOf(values.Data["values"])
+	}
+	i.Revisions = append(i.Revisions, r)
+	return i.readUntaint(ctx, g, "istiod"+suffix)
 }
 
 func (i *Istio) readUntaint(ctx context.Context, g Gatherer, name string) error {

@@ -25,8 +25,12 @@ func istioInit(f *Facts) finding {
 }
 
 func injector(f *Facts) finding {
-	if len(f.Istio.Revisions) == 0 {
+	switch {
+	case len(f.Istio.Revisions) > 0:
+	case f.read[sourceRevisions]:
 		return fine("no Istio in namespace istio-system")
+	default:
+		return finding{}
 	}
 	var adds []string
 	known := false
