@@ -1,0 +1,51 @@
+package check
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"istio-pod-network-controller/internal/intent"
+)
+
+// Who may read Istio's own objects by name is told of them, whatever revision a pod says it was injected by.
+func TestGather_revisionsOutOfReach_istiosOwnIsTold(t *testing.T) {
+	values := &corev1.ConfigMap{ObjectMeta: object("istio-system", "istio-sidecar-injector"), Data: map[string]string{"values": `{"pilot":{"cni":{"enabled":false}}}`}}
+	pods := []runtime.Object{injectedPod("a", "1-29", "istio-validation"), injectedPod("b", "1-30", "istio-validation")}
+	for name, c := range map[string]struct {
+		objects []runtime.Object
+		want    []string
+	}{
+		"Istio without a revision": {append(pods, values), []string{"injector: warn", "mesh-ports: ok"}},
+		"revisions only":           {pods, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := served(t, fake.NewClientset(c.objects...))
+			client.PrependReactor("get", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+				get, ok := action.(clienttesting.GetAction)
+				if !ok || !strings.Contains(get.GetName(), "-1-") {
+					return false, nil, nil
+				}
+				return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: action.GetResource().Resource}, get.GetName(), nil)
+			})
+			var got []string
+			warned := false
+			for _, r := range Run(gather(t, client, intent.Config{}), true) {
+				if r.Check == "injector" || r.Check == "mesh-ports" {
+					got = append(got, r.Check+": "+string(r.Level))
+				}
+				warned = warned || r.Check == "missing-rights" && strings.Contains(r.Do, "istio-system")
+			}
+			if !slices.Equal(got, c.want) || !warned {
+				t.Errorf("%q, want %q; warned %v", got, c.want, warned)
+			}
+		})
+	}
+}
