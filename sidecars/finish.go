@@ -140,7 +140,8 @@ func finish(ctx context.Context, runtime Runtime, key Key, home home) error {
 			log.FromContext(ctx).Info("proxy told to finish with its application", "sandbox", key.Sandbox, "epoch", c.Epoch)
 		}
 		ending.Go(func() {
-			if runtime.Wait(ctx, c.ID) != nil {
+			if unlessGone(runtime.Wait(ctx, c.ID)) != nil {
+				<-ctx.Done() // whatever the error is, the proxy has its time
 				ends[i] = kill(ctx, runtime, c)
 			}
 		})

@@ -134,6 +134,31 @@ func TestFinish_agentEnds_proxyKeepsItsTime(t *testing.T) {
 	})
 }
 
+// unwatched is a node whose runtime cannot be asked when a proxy ends.
+type unwatched struct{ *signalled }
+
+func (unwatched) Wait(context.Context, string) error { return errors.New("not now") }
+
+func TestFinish_endCannotBeWaitedFor_proxyKeepsItsTime(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.behave = func(p *fakeProxy) { p.drains = 100 * time.Millisecond }
+		s := &signalled{applications: &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{ended("app", 0, 0)}}}
+		m, stop := agent()
+		defer stop()
+		m.Applications, m.Cluster, m.Runtime = s, s, unwatched{s}
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0)); err != nil {
+			t.Error(err)
+		}
+		n.change(func() {
+			if p := n.containers["c001"]; p != nil && p.exit != 0 {
+				t.Errorf("it has ended with exit code %d", p.exit)
+			}
+		})
+	})
+}
+
 // Where the runtime does not say when a container ended, its list does.
 func TestContainerEnded_runtimeDoesNotSayWhen_listCounts(t *testing.T) {
 	maybe := sidecar.Application{ID: "app", Name: "app", State: sidecar.Running}
