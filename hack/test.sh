@@ -159,10 +159,9 @@ case ${1:-} in
   go)
     say "the unit and protocol tests${RACE:+, with the race detector} (a first build takes some minutes)"
     both .
-    say "the plugin of kubectl, and whether it builds for other systems"
+    say "the plugin of kubectl"
     module=(-C cmd/kubectl-pod_network)
     run ./...
-    for system in darwin windows; do GOOS=$system go "${module[@]}" vet "${flags[@]}" ./...; done
     say "the agent without the proxy manager"
     go build "${flags[@]}" -tags nosidecars -o /dev/null .
     go vet "${flags[@]}" -tags nosidecars ./agent/... . ;;
