@@ -116,7 +116,7 @@ func (m *Manager) endGone(ctx context.Context, key Key, f *followed) (again time
 
 // finish tells a sandbox's proxies to finish, and kills what still runs after finishWait: containerd ends the sandbox at once then, CRI-O would
 // give a proxy with an open connection two minutes. It is noted first, so that none is started in their place. An agent that ends meanwhile ends after
-// it: the next one does not tell them again.
+// it.
 func finish(ctx context.Context, runtime Runtime, key Key, home home) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishWait)
 	defer cancel()
