@@ -15,7 +15,7 @@ import (
 )
 
 // wantCertificates has a server refuse clients without a certificate.
-func wantCertificates(s *httptest.Server) { s.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert} } //nolint:gosec // of a test
+func wantCertificates(s *httptest.Server) { s.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert} }
 
 // clientCertificate returns the files of a certificate and its key.
 func clientCertificate(t *testing.T, name string) (certificate, key string) {

@@ -108,7 +108,7 @@ func TestRun_flagsOfKubectl_reachTheServer(t *testing.T) {
 		"--user u --cluster c":       {"Authorization", "Bearer abc"},
 		"--request-timeout 3s":       {"Authorization", "Bearer abc"},
 		"--context c -n shop":        {"Authorization", "Bearer abc"},
-		"--server " + url + "/":            {"Authorization", "Bearer abc"},
+		"--server " + url + "/":      {"Authorization", "Bearer abc"},
 		"--disable-compression=true": {"Accept-Encoding", ""},
 	} {
 		code, out, errOut := call(t, append([]string{"status", "--kubeconfig", file}, strings.Fields(line)...)...)
@@ -155,7 +155,7 @@ func TestRun_credentials_ofEveryKind(t *testing.T) {
 	plugin := func(script string) string {
 		return fmt.Sprintf(`{exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, args: ["-c", %q], interactiveMode: Never}}`, script)
 	}
-	const credential = `printf '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"of-plugin"}}'`
+	const credential = `printf '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"of-plugin"}}'` //nolint:gosec // made up
 	for name, tc := range map[string]struct {
 		url, user, wantToken, wantErr string
 		code                          int

@@ -24,10 +24,10 @@ import (
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/agentstatus"
-	"istio-pod-network-controller/internal/selfreport"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/outage"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/selfreport"
 	"istio-pod-network-controller/iptables"
 )
 

@@ -119,10 +119,12 @@ func TestPack_provenance_namesEveryFile(t *testing.T) {
 
 func TestPackPlugins_wrong_isRefused(t *testing.T) {
 	for want, change := range map[string]func(*Release){
-		"no plugins in":         func(r *Release) { r.Plugins = t.TempDir() },
-		"no such file":          func(r *Release) { write(t, filepath.Join(r.Plugins, "linux-arm64", "other"), "") },
-		"41943041 bytes: want ": func(r *Release) { write(t, filepath.Join(r.Plugins, "linux-arm64", PluginName), strings.Repeat("x", maxPlugin+1)) },
-		"read krew's manifest":  func(r *Release) { r.Krew = "none" },
+		"no plugins in": func(r *Release) { r.Plugins = t.TempDir() },
+		"no such file":  func(r *Release) { write(t, filepath.Join(r.Plugins, "linux-arm64", "other"), "") },
+		"41943041 bytes: want ": func(r *Release) {
+			write(t, filepath.Join(r.Plugins, "linux-arm64", PluginName), strings.Repeat("x", maxPlugin+1))
+		},
+		"read krew's manifest": func(r *Release) { r.Krew = "none" },
 	} {
 		r := withPlugins(t)
 		change(&r)
