@@ -3,7 +3,7 @@
 # E2E_KEEP=1 uses the cluster that is up, or leaves the new one up, to look at it or to run again quickly.
 # E2E_BACKENDS lists what programs the kernel, a round each in the same cluster: "nftables iptables" unless it says otherwise, "none" for no such round.
 # E2E_HOOKS lists the ways to leave no window, a round each behind those, and "lifecycle", the chart's upgrade, rollback and removal:
-# "nri required powercut wait cni istio lifecycle" unless it says otherwise. "istio" is beside real Istio, which is built first: see hack/istio.sh.
+# "nri required powercut wait cni lifecycle istio" unless it says otherwise. "istio" is beside real Istio, which is built first: see hack/istio.sh.
 # E2E_RUNTIME is the node's container runtime: containerd unless it says crio.
 # E2E_CHURN is how many pods come and go in one of them: 20 unless it says otherwise.
 # E2E_SIDECAR_CHURN is how many pods whose proxies the agent runs come and go, also while the agent is updated; E2E_SIDECARS how many proxies are upgraded under load: 10
@@ -25,7 +25,7 @@ name=istio-pod-network-controller
 kc=hack/cluster/kc
 keep=${E2E_KEEP:-}
 read -ra backends <<<"${E2E_BACKENDS:-nftables iptables}"
-hooks=" ${E2E_HOOKS-nri required powercut wait cni istio lifecycle} "
+hooks=" ${E2E_HOOKS-nri required powercut wait cni lifecycle istio} "
 runtime=${E2E_RUNTIME:-containerd}
 
 # known VARIABLE VALUE KNOWN...: a word that is not known would run nothing, and pass.
@@ -38,7 +38,7 @@ known() {
   fi
 }
 for word in "${backends[@]}"; do known E2E_BACKENDS "$word" nftables iptables none; done
-for word in $hooks; do known E2E_HOOKS "$word" nri required powercut wait cni istio lifecycle; done
+for word in $hooks; do known E2E_HOOKS "$word" nri required powercut wait cni lifecycle istio; done
 known E2E_RUNTIME "$runtime" containerd crio
 if [[ ${E2E_BENCH:-} ]]; then known E2E_BENCH "$E2E_BENCH" small; fi
 if ((${#backends[@]} == 0)); then known E2E_BACKENDS '' nftables iptables none; fi
@@ -238,7 +238,8 @@ hook wait --set nri=off --set admission.waitContainer=true --set metrics.secure=
 hook cni --set nri=off --set cni=install
 
 if [[ $hooks == *" cni "* ]]; then leave_chain; fi
+if [[ $hooks == *" lifecycle "* ]]; then lifecycle; fi
+# Last: Istio's CNI plugin does not leave the node as it was.
 if [[ $hooks == *" istio "* ]]; then $kc load "$E2E_ISTIO"/*.tar; fi
 hook istio --set nri=required
-if [[ $hooks == *" lifecycle "* ]]; then lifecycle; fi
 if ((${#alone[@]} > 0)); then printf 'e2e: passed alone after failing beside others: %s\n' "${alone[@]}" >&2; fi

@@ -17,7 +17,7 @@ func TestEndToEndRunNamesAWordThatItDoesNotKnow(t *testing.T) {
 		"E2E_BACKENDS=nftables iptable": `E2E_BACKENDS names "iptable": there are nftables iptables none`,
 		"E2E_BACKENDS= ":                `E2E_BACKENDS names ""`,
 		"E2E_RUNTIME=cri-o":             `E2E_RUNTIME names "cri-o": there are containerd crio`,
-		"E2E_HOOKS=nir":                 `E2E_HOOKS names "nir": there are nri required powercut wait cni istio lifecycle`,
+		"E2E_HOOKS=nir":                 `E2E_HOOKS names "nir": there are nri required powercut wait cni lifecycle istio`,
 	} {
 		cmd := exec.CommandContext(t.Context(), "../../../e2e.sh")
 		// On a machine where nothing more could happen.
