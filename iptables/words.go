@@ -134,11 +134,12 @@ func phrases() map[Cond][2]string {
 // words renders a condition as a part of a sentence about a packet. toAddress reports whether the destination's address precedes it.
 func (c Cond) words(sets []Set, toAddress bool) string {
 	negated := map[bool]int{true: 1}[c.Not]
-	if whole, ok := phrases()[Cond{Field: c.Field, Num: c.Num}]; ok && c.Num != 0 {
+	known := phrases()
+	if whole, ok := known[Cond{Field: c.Field, Num: c.Num}]; ok && c.Num != 0 {
 		return whole[negated]
 	}
 	value := c.value(sets)
-	begin, ok := phrases()[Cond{Field: c.Field}]
+	begin, ok := known[Cond{Field: c.Field}]
 	said := begin[negated]
 	switch c.Field {
 	case InIface, OutIface, InIndex, OutIndex:

@@ -68,13 +68,15 @@ func families() []family {
 // not count: a chain of iptables needs a jump from PREROUTING or OUTPUT, where every project puts it. What the rules in the chain do
 // is not looked at.
 func Find(ctx context.Context, ns *netns.NS) (found *podnet.ProgrammedByOthersError, err error) {
-	err = errors.Join(ctx.Err(), ns.Inside(func() error {
-		if found, err = (native{ns: ns, end: endOf(ctx)}).find(); err != nil || found != nil {
-			return err
-		}
-		found = findLegacy()
-		return nil
-	}))
+	if err = ctx.Err(); err == nil {
+		err = ns.Inside(func() error {
+			if found, err = (native{ns: ns, end: endOf(ctx)}).find(); err != nil || found != nil {
+				return err
+			}
+			found = findLegacy()
+			return nil
+		})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("look for the rules of other projects: %w", err)
 	}
@@ -102,22 +104,31 @@ type candidate struct {
 	family family
 }
 
-// find asks for all tables and chains at once.
+// find asks first for tables, then for chains in the existing ones: in most pods there are none, and questions about chains would be most of the time.
 func (n native) find() (*podnet.ProgrammedByOthersError, error) {
-	var all []candidate
+	var tables, named []candidate
 	for _, c := range nativeTables() {
-		all = append(all, candidate{c, families()[0]})
+		tables = append(tables, candidate{c, families()[0]})
 	}
 	for _, f := range families() {
+		tables = append(tables, candidate{chain{table: "nat"}, f}, candidate{chain{table: "mangle"}, f})
+	}
+	tables, err := n.inUse(tables)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range tables {
+		if t.owner != "" {
+			return &podnet.ProgrammedByOthersError{Owner: t.owner, Found: fmt.Sprintf("nftables table %s %s", t.family.name, t.table)}, nil
+		}
 		for _, c := range chains() {
-			all = append(all, candidate{c, f})
+			if c.table == t.table {
+				named = append(named, candidate{c, t.family})
+			}
 		}
 	}
-	all, err := n.inUse(all)
-	for _, c := range all {
-		if c.name == "" {
-			return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: fmt.Sprintf("nftables table %s %s", c.family.name, c.table)}, nil
-		}
+	named, err = n.inUse(named)
+	for _, c := range named {
 		if reached, err := n.hooked(c.family, c.chain); err != nil {
 			return nil, err
 		} else if reached {
@@ -129,6 +140,9 @@ func (n native) find() (*podnet.ProgrammedByOthersError, error) {
 
 // inUse returns the candidates that exist and hold anything.
 func (n native) inUse(all []candidate) (found []candidate, err error) {
+	if len(all) == 0 {
+		return nil, nil
+	}
 	var requests []rawnetlink.Request
 	for _, c := range all {
 		if c.name == "" {

@@ -55,7 +55,10 @@ func (b *Backend) Flavour() Flavour { return b.programs.flavour }
 // Apply makes the namespace hold exactly want in our chains, with our jumps at the head of the built-in chains. It returns
 // what differed before. If the kernel refuses, everything stays as it was. Foreign rules are not touched.
 func (b *Backend) Apply(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (out iptables.Outcome, err error) {
-	if err := errors.Join(ctx.Err(), ownerMatches(ns)); err != nil {
+	if err := ctx.Err(); err != nil {
+		return out, err
+	}
+	if err := ownerMatches(ns); err != nil {
 		return out, err
 	}
 	var have snapshot
