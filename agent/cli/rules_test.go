@@ -52,7 +52,7 @@ func TestRulesFromManifestToKernelAndBack(t *testing.T) {
 	}{
 		{"nothing is there", []string{"show"}, cmdline.ExitError, "holds no rules of ours"},
 		{"verify finds that", []string{"verify", "--pod", file}, cmdline.ExitDrift, "- table inet"},
-		{"a dry run cmdline.Writes nothing", []string{"apply", "--dry-run", "--pod", file}, 0, "delete table inet"},
+		{"a dry run writes nothing", []string{"apply", "--dry-run", "--pod", file}, 0, "delete table inet"},
 		{"still nothing", []string{"verify", "--pod", file}, cmdline.ExitDrift, "- table inet"},
 		{"apply", []string{"apply", "--pod", file}, 0, "rules applied"},
 		{"apply again", []string{"apply", "--pod", file}, 0, "nothing to do"},

@@ -39,7 +39,7 @@ func (o *runOptions) agentOptions() agent.Options {
 func (o *runOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.NodeName, "node-name", "", "name of the node whose pods the agent programs (required)")
 	fs.StringVar(&o.Config.AgentNamespace, "agent-namespace", "", "namespace of the agent itself, whose pods are never redirected")
-	fs.StringVar(&o.PodName, "pod-name", "", "name of the agent's own pod, on which it cmdline.Writes its status; empty means that it does not")
+	fs.StringVar(&o.PodName, "pod-name", "", "name of the agent's own pod, on which it writes its status; empty means that it does not")
 	fs.StringVar(&o.DaemonSet, "daemonset", "", "the agent's own DaemonSet; an agent that ends after its deletion removes the CNI entry. Empty means that the entry stays")
 	fs.StringVar(&o.Runtime, "runtime", "auto", "container runtime: auto, containerd, crio or docker")
 	fs.StringVar(&o.RuntimeEndpoint, "runtime-endpoint", "", "socket of the container runtime; empty means the usual paths")

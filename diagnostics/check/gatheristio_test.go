@@ -15,7 +15,7 @@ import (
 	"istio-pod-network-controller/internal/intent"
 )
 
-// Who may read Istio's own objects by name is told of them, whatever revision a pod says it was injected by.
+// With the right to Istio's own objects only, their findings are there, whatever revisions pods name.
 func TestGather_revisionsOutOfReach_istiosOwnIsTold(t *testing.T) {
 	values := &corev1.ConfigMap{ObjectMeta: object("istio-system", "istio-sidecar-injector"), Data: map[string]string{"values": `{"pilot":{"cni":{"enabled":false}}}`}}
 	pods := []runtime.Object{injectedPod("a", "1-29", "istio-validation"), injectedPod("b", "1-30", "istio-validation")}

@@ -183,7 +183,7 @@ func intentOf(args []string) (intent.Config, error) {
 	return o.Config, err
 }
 
-// checked is what machines read. Field names are stable.
+// checked is the document of `check`. Field names are stable.
 type checked struct {
 	Worst   check.Level    `json:"worst"`
 	Results []check.Result `json:"results"`

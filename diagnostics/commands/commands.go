@@ -8,7 +8,7 @@ import (
 	"istio-pod-network-controller/diagnostics/check"
 )
 
-// Program is what differs between the programs that have the commands.
+// Program has the differences between the two programs with these commands.
 type Program struct {
 	// Kubeconfig makes the flags by which a command finds its cluster. nil: --kubeconfig, --context and --namespace.
 	Kubeconfig func() Kubeconfig
@@ -16,11 +16,11 @@ type Program struct {
 	OnNode *OnNode
 }
 
-// OnNode is what commands can do in the agent's container, or on a node.
+// OnNode is for the agent's container, and for nodes.
 type OnNode struct {
 	// Check looks at the node for `check --node`.
 	Check check.NodeGatherer
-	// StandIn is what the pods of `connectivity test` run.
+	// StandIn is the command of the pods of `connectivity test`.
 	StandIn *cobra.Command
 }
 

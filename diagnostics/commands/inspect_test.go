@@ -132,7 +132,7 @@ func (*inspectWorld) fail(out http.ResponseWriter, status int) {
 	})
 }
 
-// kubeconfig cmdline.Writes one for the world's API server. user is YAML of its credentials.
+// kubeconfig writes one for the world's API server. user is YAML of its credentials.
 func (w *inspectWorld) kubeconfig(t *testing.T, user string) string {
 	t.Helper()
 	server := httptest.NewTLSServer(w)
@@ -297,7 +297,7 @@ func TestInspectStopsAtARefusal(t *testing.T) {
 	}
 }
 
-// An agent whose node was taken over cmdline.Writes what it likes.
+// An agent whose node was taken over writes what it likes.
 func TestErrorsDoNotMoveATerminalsCursor(t *testing.T) {
 	w := newInspectWorld(t)
 	w.refusal = &inspect.Refusal{Code: inspect.CodeBusy, Message: "a\x1b[2J\u009b2J\u202eb\rc\nd"}

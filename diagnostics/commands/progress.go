@@ -52,7 +52,7 @@ func (p *progress) set(how string) {
 	p.show(false)
 }
 
-// show cmdline.Writes the line; for the first time only if it begins.
+// show writes the line; for the first time only if it begins.
 func (p *progress) show(begin bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -56,7 +56,7 @@ func TestProgressIsShownOnATerminal(t *testing.T) {
 	}
 }
 
-// Whoever has an agent's token cmdline.Writes its version, as long as an annotation may be.
+// Whoever has an agent's token writes its version, as long as an annotation may be.
 func TestALongCellLeavesTheTableReadable(t *testing.T) {
 	var out strings.Builder
 	if err := writeTable(&out, false, [][]cell{plain("node", strings.Repeat("v", 1<<17), "ok"), plain("a", "b", "c")}); err != nil {

@@ -96,7 +96,7 @@ func TestStatusForMachines(t *testing.T) {
 	}
 }
 
-// A pod's owner cmdline.Writes what is shown. None of it may reach the terminal as a command.
+// A pod's owner writes what is shown. None of it may reach the terminal as a command.
 func TestStatusShowsNoCommandsOfATerminal(t *testing.T) {
 	evil := reportedPod("cart", "RedirectFailed", "\x1b]0;owned\x07\x1b[2J\u202eevil\u0085")
 	_, out, _ := call(t, "", "status", "--kubeconfig", kubeconfigOf(t, oneNode(evil)))

@@ -37,7 +37,7 @@ func plain(texts ...string) []cell {
 // maxCell is the length of the longest name in a cluster.
 const maxCell = 253
 
-// writeTable cmdline.Writes rows with aligned columns. The last column has no padding. An empty cell is shown as "-".
+// writeTable writes rows with aligned columns. The last column has no padding. An empty cell is shown as "-".
 func writeTable(w io.Writer, colour bool, rows [][]cell) error {
 	var widths []int
 	for _, row := range rows {

@@ -16,7 +16,7 @@ import (
 // allowedTime is how long an answer of the API server about a caller counts.
 const allowedTime = 10 * time.Second
 
-// callers decides who is told about a pod. It may ask the API server twice for each connection that is accepted (rate). Connections are
+// callers knows the rights of callers to pods. An accepted connection costs the API server two questions at most (rate). Connections are
 // limited by address, and questions are not: with a smaller limit, one address could use up the questions of all.
 type callers struct{ authorizer *apiauth.Authorizer }
 

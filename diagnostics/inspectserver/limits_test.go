@@ -11,7 +11,7 @@ import (
 	"istio-pod-network-controller/diagnostics/inspect"
 )
 
-// Connections on which nothing is said end, and are told apart from an agent that refuses.
+// Silent connections end, and their end is another one than a refusal by the agent.
 func TestTooManyConnectionsAreClosedAtOnce(t *testing.T) {
 	_, at := served(t, (&oneNode{}).looker(fakeKernel{}))
 	for range openEach {

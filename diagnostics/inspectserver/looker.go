@@ -33,7 +33,7 @@ type Kernel interface {
 	Unheard(ctx context.Context, at podnet.Place, ports []uint16) ([]uint16, error)
 }
 
-// Core is what the core knows of pods.
+// Core is the core's knowledge of pods.
 type Core interface {
 	Look(ctx context.Context, s podnet.Sandbox, read func(context.Context, controllers.Looked) error) error
 }

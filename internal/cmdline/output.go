@@ -37,7 +37,7 @@ func printYAML(out io.Writer, v any) error {
 	return err
 }
 
-// PrintAs prints a value as JSON or YAML, and in other formats what people Writes.
+// PrintAs prints a value as JSON or YAML, and in other formats by people.
 func PrintAs(out io.Writer, format string, v any, people func(io.Writer) error) error {
 	switch format {
 	case OutputJSON:
@@ -48,7 +48,7 @@ func PrintAs(out io.Writer, format string, v any, people func(io.Writer) error) 
 	return people(out)
 }
 
-// Writes returns a function that Writes a text.
+// Writes returns a writer of a text, for PrintAs.
 func Writes(text string) func(io.Writer) error {
 	return func(out io.Writer) error {
 		_, err := io.WriteString(out, text)
