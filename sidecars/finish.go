@@ -85,8 +85,7 @@ func staysEnded(pod *corev1.Pod, ended []sidecar.Application) bool {
 // finishWithApplication tells the proxies of a pod that ends to finish once its application has ended, for runtimes that do not say so, and for an
 // agent that was told so and ended. A proxy that ignores the signal of the runtime, as the first process of its namespace may, would hold up the end of its sandbox.
 func (s ending) finishWithApplication(ctx context.Context) error {
-	runs := func(c sidecar.Container) bool { return c.State == sidecar.Running }
-	if !s.choice.Ending || s.Applications == nil || !slices.ContainsFunc(s.there, runs) {
+	if !s.choice.Ending || s.Applications == nil || !slices.ContainsFunc(s.there, isRunning) {
 		return nil
 	}
 	all, err := s.Applications.Applications(ctx, s.key.Sandbox)
@@ -98,7 +97,7 @@ func (s ending) finishWithApplication(ctx context.Context) error {
 
 // endGone ends the proxies of a pod that the API server no longer has, once their application has ended. A pod that is deleted by force is gone
 // before.
-func (m *Manager) endGone(ctx context.Context, key Key, f *followed) (again time.Duration, err error) {
+func endGone(ctx context.Context, m *Manager, key Key, f *followed) (again time.Duration, err error) {
 	there, _, err := list(ctx, m, key, f)
 	if err != nil {
 		return 0, err
@@ -107,12 +106,14 @@ func (m *Manager) endGone(ctx context.Context, key Key, f *followed) (again time
 	if err := s.finishWithApplication(ctx); err != nil {
 		return 0, err
 	}
-	if m.Applications != nil && slices.ContainsFunc(there, func(c sidecar.Container) bool { return c.State == sidecar.Running }) {
+	if m.Applications != nil && slices.ContainsFunc(there, isRunning) {
 		return cleanInterval, nil
 	}
 	m.Unfollow(key.PodUID)
 	return 0, nil
 }
+
+func isRunning(c sidecar.Container) bool { return c.State == sidecar.Running }
 
 // finish tells a sandbox's proxies to finish, and kills what still runs after finishWait: containerd ends the sandbox at once then, CRI-O would
 // give a proxy with an open connection two minutes. It is noted first, so that none is started in their place. An agent that ends meanwhile ends after

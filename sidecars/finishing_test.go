@@ -40,6 +40,15 @@ func (s *signalled) wantTold(t *testing.T, m *Manager, want []string) {
 	}
 }
 
+// looksAfter has an agent look after pod u1 of the node, and returns it a second later.
+func (s *signalled) looksAfter(agent func() (*Manager, func())) (m *Manager, stop func()) {
+	m, stop = agent()
+	m.Runtime, m.Applications, m.Cluster = s, s, s
+	m.Follow(sandboxOf("u1"))
+	after(time.Second)
+	return m, stop
+}
+
 // Each proxy that takes connections is told once, by its own signal. What still runs after a quarter of a second is killed: CRI-O would give it
 // two minutes before it ends the sandbox, and the pod with it.
 func TestFinish_proxies_onlyRunningOnesAreTold(t *testing.T) {
@@ -173,11 +182,8 @@ func TestContainerEnded_runtimeDoesNotSayWhen_listCounts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 				s := &signalled{applications: &applications{fakeNode: n, policy: corev1.RestartPolicyOnFailure, all: []sidecar.Application{c.listed}}}
-				m, stop := agent()
+				m, stop := s.looksAfter(agent)
 				defer stop()
-				m.Runtime, m.Applications, m.Cluster = s, s, s
-				m.Follow(sandboxOf("u1"))
-				after(time.Second)
 				if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), maybe); err != nil || !slices.Equal(s.got, c.want) {
 					t.Errorf("told were %q, error %v; want %q", s.got, err, c.want)
 				}
@@ -191,11 +197,8 @@ func TestFinishWithApplication_podIsGone_proxyIsEnded(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		n.behave = func(p *fakeProxy) { p.drains = -1 }
 		s := &signalled{applications: &applications{fakeNode: n, all: []sidecar.Application{{ID: "app", Name: "app", State: sidecar.Running}}}}
-		m, stop := agent()
+		m, stop := s.looksAfter(agent)
 		defer stop()
-		m.Runtime, m.Applications, m.Cluster = s, s, s
-		m.Follow(sandboxOf("u1"))
-		after(time.Second)
 		n.change(func() { n.gone = true })
 		m.Follow(sandboxOf("u1"))
 		after(5 * time.Second)
@@ -215,11 +218,8 @@ func TestFinishWithApplication_agentWasKilled_nextOneEndsTheProxy(t *testing.T) 
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		n.behave = func(p *fakeProxy) { p.drains = -1 }
 		s := &signalled{applications: &applications{fakeNode: n, all: []sidecar.Application{ended("app", 0, 143)}}}
-		m, stop := agent()
+		m, stop := s.looksAfter(agent)
 		defer stop()
-		m.Runtime, m.Applications, m.Cluster = s, s, s
-		m.Follow(sandboxOf("u1"))
-		after(time.Second)
 		if err := m.Homes.of(Key{PodUID: "u1", Sandbox: sandboxOf("u1").ID}).noteFinished(); err != nil {
 			t.Fatal(err)
 		}
@@ -236,11 +236,8 @@ func TestFinishWithApplication_agentWasKilled_nextOneEndsTheProxy(t *testing.T) 
 func TestFinishWithApplication_runtimeSaysNothing_proxyIsTold(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		s := &signalled{applications: &applications{fakeNode: n, all: []sidecar.Application{ended("init", 0, 0), {ID: "app", Name: "app", State: sidecar.Running}}}}
-		m, stop := agent()
+		m, stop := s.looksAfter(agent)
 		defer stop()
-		m.Runtime, m.Applications, m.Cluster = s, s, s
-		m.Follow(sandboxOf("u1"))
-		after(time.Second)
 		n.change(func() { n.ending = true })
 		m.Follow(sandboxOf("u1"))
 		after(5 * time.Second)

@@ -32,7 +32,7 @@ func (m *Manager) step(whole context.Context, key Key, f *followed, sandbox podn
 	}
 	choice, err := m.Cluster.Choice(ctx, sandbox)
 	if errors.Is(err, podnet.ErrNoPod) {
-		return m.endGone(ctx, key, f)
+		return endGone(ctx, m, key, f)
 	} else if err != nil {
 		return 0, fmt.Errorf("read what the pod has chosen: %w", err)
 	}

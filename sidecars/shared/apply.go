@@ -100,12 +100,6 @@ func (t *trial) reload(ctx context.Context, want string) (said answer, err error
 	}
 }
 
-func (t *trial) hasEnded() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.proxy.ended
-}
-
 // goBack returns to the old configuration, and notes who is to blame. The proxy is not told: it goes on with what it has.
 func (t *trial) goBack(ctx context.Context, old, version string, err error) error {
 	why := fmt.Sprintf("the proxy did not answer version %s within %s of its reload", version, confirmLimit)

@@ -182,6 +182,13 @@ func (g *group) figuresNow() Figures {
 	return out
 }
 
+// hasEnded reports whether the proxy is known to have ended.
+func (g *group) hasEnded() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.proxy.ended
+}
+
 // proxyEnded notes that the proxy has ended: it serves nobody. g.mu is held.
 func (g *group) proxyEnded() {
 	g.proxy.ended = true

@@ -70,10 +70,7 @@ func (r succession) choose(ctx context.Context, all []Instance) Instance {
 	if r.lock == nil {
 		slices.Reverse(known) // the agent that works has chosen
 	}
-	r.mu.Lock()
-	ended := r.proxy.ended
-	r.mu.Unlock()
-	if ended && len(all) > 1 { // the runtime still lists it
+	if r.hasEnded() && len(all) > 1 { // the runtime still lists it
 		all = slices.DeleteFunc(slices.Clone(all), func(i Instance) bool { return i.ID == r.proxy.ID })
 	}
 	for _, id := range known {
