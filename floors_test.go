@@ -105,7 +105,7 @@ var rooms = []room{
 	// The agent's side of inspect. It reads namespaces by iptables/kernel.
 	{
 		dir: "diagnostics/inspectserver", others: "github.com/go-logr/logr k8s.io sigs.k8s.io/controller-runtime",
-		own: "controllers diagnostics/inspect internal/agentstatus internal/apiauth internal/intent internal/netns internal/podnet internal/printable internal/serving iptables iptables/kernel",
+		own: "controllers diagnostics/inspect internal/agentstatus internal/apiauth internal/intent internal/netns internal/podnet internal/podreport internal/printable internal/serving iptables iptables/kernel",
 	},
 
 	// The wiring. Flags live in agent/cli.
@@ -117,7 +117,7 @@ var rooms = []room{
 	{
 		dir: "agent/cli", others: "*",
 		own: "agent controllers diagnostics/check diagnostics/commands diagnostics/connectivity diagnostics/connectivity/originaldst internal/agentstatus internal/cmdline internal/intent " +
-			"internal/podnet iptables iptables/kernel iptables/xtables runtime/cni runtime/cni/install runtime/cri runtime/nri sidecars/node",
+			"internal/podnet internal/podreport iptables iptables/kernel iptables/xtables runtime/cni runtime/cni/install runtime/cri runtime/nri sidecars/node",
 	},
 
 	// The programs.
@@ -134,7 +134,7 @@ var rooms = []room{
 	{dir: "test/interpreter", own: "iptables", never: impure},
 	{dir: "test/standins/apistandin", others: "k8s.io sigs.k8s.io"},
 	{dir: "test/standins/envoystandin", others: "golang.org/x/sys/unix"},
-	{dir: "test/refdocs", own: "agent agent/cli controllers internal/agentstatus internal/intent internal/sidecar runtime/cni/install sidecars/node", others: "github.com/spf13 k8s.io/api/core/v1"},
+	{dir: "test/refdocs", own: "agent agent/cli controllers internal/agentstatus internal/intent internal/podreport internal/sidecar runtime/cni/install sidecars/node", others: "github.com/spf13 k8s.io/api/core/v1"},
 }
 
 const module = "istio-pod-network-controller"

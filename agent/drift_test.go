@@ -9,6 +9,7 @@ import (
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/test/kerneltest"
 )
@@ -64,7 +65,7 @@ func TestRepairsSayWhatDiffered(t *testing.T) {
 			if len(kept.events) != 1 || !strings.Contains(kept.events[0], "addresses on lo") || !strings.Contains(kept.events[0], "::6/128") {
 				t.Errorf("events %q", kept.events)
 			}
-			if kept.last.LastRepair.Kinds != "address" || kept.last.Status != controllers.StatusInitialized {
+			if kept.last.LastRepair.Kinds != "address" || kept.last.Status != podreport.StatusInitialized {
 				t.Errorf("report %+v", kept.last)
 			}
 			tamper := map[string]string{

@@ -9,6 +9,7 @@ import (
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/iptables/kernel"
 )
 
@@ -38,7 +39,7 @@ func TestWhatTheAgentSaysAboutItself(t *testing.T) {
 		t.Errorf("hooks %s", names)
 	}
 	a.core.set(core{})
-	newest := failureNow(controllers.Report{Sandbox: podnet.Sandbox{Namespace: "shop", Name: "b"}, Status: controllers.StatusFailed, Message: "of\nb"})
+	newest := failureNow(controllers.Report{Sandbox: podnet.Sandbox{Namespace: "shop", Name: "b"}, Status: podreport.StatusFailed, Message: "of\nb"})
 	if s = self.look(t.Context(), newest); !s.Ready || !s.Hook[0].Up || s.LastError != newest {
 		t.Errorf("later: %+v", s)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/outage"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // CacheOptions limit the watch cache to one node: the node itself, its pods, and all namespaces, without the fields that are not
@@ -46,11 +47,11 @@ func stripPod(obj any) (any, error) {
 	out.UID, out.ResourceVersion, out.DeletionTimestamp = pod.UID, pod.ResourceVersion, pod.DeletionTimestamp
 	out.Spec.NodeName, out.Spec.RuntimeClassName = pod.Spec.NodeName, pod.Spec.RuntimeClassName
 	if gated(pod) {
-		out.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: Condition}}
+		out.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: podreport.Condition}}
 	}
 	out.Status.PodIPs, out.Status.StartTime = slices.Clone(pod.Status.PodIPs), pod.Status.StartTime.DeepCopy()
 	for _, c := range pod.Status.Conditions {
-		if c.Type == Condition || c.Type == corev1.PodReadyToStartContainers {
+		if c.Type == podreport.Condition || c.Type == corev1.PodReadyToStartContainers {
 			out.Status.Conditions = append(out.Status.Conditions, c)
 		}
 	}
@@ -61,7 +62,7 @@ func stripPod(obj any) (any, error) {
 }
 
 func keepsAnnotation(key string) bool {
-	return intent.Reads(key) || key == KeyStatus || key == KeyDetails || strings.HasPrefix(key, staticPrefix)
+	return intent.Reads(key) || key == podreport.KeyStatus || key == podreport.KeyDetails || strings.HasPrefix(key, staticPrefix)
 }
 
 // SidecarCacheOptions are CacheOptions for an agent that runs proxies. It also reads the labels of namespaces, by which ProxyProfiles

@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"istio-pod-network-controller/internal/outage"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // An agent that watched the cluster's pods would cost the API server a cluster's worth of events on each node.
@@ -29,11 +30,11 @@ func TestTheCacheIsThatOfOneNode(t *testing.T) {
 // What the core reads of a pod in addition to its intent.
 func TestTheCacheKeepsWhatTheCoreReads(t *testing.T) {
 	pod := askingPod()
-	pod.Annotations[keyMirror], pod.Annotations[KeyStatus], pod.Annotations[KeyDetails] = "hash", "initialized", "{}"
+	pod.Annotations[keyMirror], pod.Annotations[podreport.KeyStatus], pod.Annotations[podreport.KeyDetails] = "hash", "initialized", "{}"
 	pod.Status.PodIPs = []corev1.PodIP{{IP: "192.0.2.1"}}
-	pod.Status.Conditions = []corev1.PodCondition{{Type: Condition}, {Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
+	pod.Status.Conditions = []corev1.PodCondition{{Type: podreport.Condition}, {Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
 	pod.Status.Phase = corev1.PodPending
-	pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: Condition}}
+	pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: podreport.Condition}}
 	now := metav1Now()
 	pod.DeletionTimestamp, pod.Status.StartTime = &now, &now
 	stripped, err := stripPod(pod.DeepCopy())
@@ -42,7 +43,7 @@ func TestTheCacheKeepsWhatTheCoreReads(t *testing.T) {
 	}
 	got := stripped.(*corev1.Pod)
 	for what, kept := range map[string]bool{
-		"mirror": got.Annotations[keyMirror] == "hash", "status": got.Annotations[KeyStatus] == "initialized", "details": got.Annotations[KeyDetails] == "{}",
+		"mirror": got.Annotations[keyMirror] == "hash", "status": got.Annotations[podreport.KeyStatus] == "initialized", "details": got.Annotations[podreport.KeyDetails] == "{}",
 		"started": started(got), "condition": findCondition(got) != nil, "phase": got.Status.Phase == corev1.PodPending, "gate": gated(got),
 		"deletion": got.DeletionTimestamp != nil, "UID": got.UID == pod.UID,
 		"start": got.Status.StartTime != nil,

@@ -9,6 +9,7 @@ import (
 
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 const wrongKey = "traffic.sidecar.istio.io/excludeOutboundPorts"
@@ -60,7 +61,7 @@ func TestAFailureIsMendedWithoutAnybodyTelling(t *testing.T) {
 					c.fail(b, false)
 					verifyFor(t, b, interval, 30*time.Second)
 					e, _ := b.Ledger.Of("uid-1")
-					if b.backend.rules("/netns/1") == "" || b.lastReport(t).Status != StatusInitialized || e.State != Programmed || e.Retry {
+					if b.backend.rules("/netns/1") == "" || b.lastReport(t).Status != podreport.StatusInitialized || e.State != Programmed || e.Retry {
 						t.Errorf("rules %q, remembered %+v", b.backend.rules("/netns/1"), e)
 					}
 				})

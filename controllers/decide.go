@@ -4,6 +4,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // cacheLag is how long the watch cache may show a pod as it was before our last patch: after a cut watch, half a minute.
@@ -69,10 +71,10 @@ func decide(q queued, last written, shown *corev1.Pod, now time.Time) decision {
 // mayWait reports whether the report may be delayed: it is a success report, by an early hook, of a pod that is still starting.
 func (q queued) mayWait(pod *corev1.Pod) bool {
 	pending := pod.Status.Phase == corev1.PodPending || pod.Status.Phase == ""
-	return q.report.Hook.early() && pending && q.report.Status == StatusInitialized && pod.Annotations[KeyStatus] == ""
+	return q.report.Hook.early() && pending && q.report.Status == podreport.StatusInitialized && pod.Annotations[podreport.KeyStatus] == ""
 }
 
 // repeats reports whether the report is of a kind that may come with another text each time.
 func (r Report) repeats() bool {
-	return r.Reason == ReasonRedirectFailed || r.Reason == ReasonContended || r.Reason == ReasonPreempted
+	return r.Reason == podreport.ReasonRedirectFailed || r.Reason == podreport.ReasonContended || r.Reason == podreport.ReasonPreempted
 }

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // showing is a pod as the watch cache shows it, at a version, with a report on it.
@@ -23,8 +25,8 @@ func showing(t *testing.T, version string, r *Report) *corev1.Pod {
 
 func TestDecide(t *testing.T) {
 	good, failed, wrong := goodReport(), goodReport(), goodReport()
-	failed.Status, failed.Reason, failed.Message = StatusFailed, ReasonRedirectFailed, "kernel says no"
-	wrong.Status, wrong.Reason, wrong.Message = StatusFailed, ReasonInvalidAnnotation, "key: value"
+	failed.Status, failed.Reason, failed.Message = podreport.StatusFailed, podreport.ReasonRedirectFailed, "kernel says no"
+	wrong.Status, wrong.Reason, wrong.Message = podreport.StatusFailed, podreport.ReasonInvalidAnnotation, "key: value"
 	failedAgain, early, earlyWrong := failed, good, wrong
 	failedAgain.Message, early.Hook, earlyWrong.Hook = "kernel says no, otherwise", NRI, NRI
 	now := time.Unix(10000, 0)
@@ -82,7 +84,7 @@ func TestDecide(t *testing.T) {
 // What was found on a pod says nothing of a cache that is behind.
 func TestDecide_reportFoundOnThePod_isNoWriteOfOurs(t *testing.T) {
 	good, bad := goodReport(), goodReport()
-	bad.Status, bad.Reason = StatusFailed, ReasonRedirectFailed
+	bad.Status, bad.Reason = podreport.StatusFailed, podreport.ReasonRedirectFailed
 	if got := decide(queued{report: good}, written{report: bad, version: "8"}, showing(t, "9", &good), time.Unix(10000, 0)); got != (decision{}) {
 		t.Errorf("got %+v", got)
 	}
@@ -101,7 +103,7 @@ func TestWriter_versionOfThePatch_isNotReadAgain(t *testing.T) {
 // A pod that fails for a moment: good, bad, good again, while the cache shows the first all the time.
 func TestWriter_cacheLags_lastReportWins(t *testing.T) {
 	good, bad := goodReport(), goodReport()
-	bad.Status, bad.Reason = StatusFailed, ReasonRedirectFailed
+	bad.Status, bad.Reason = podreport.StatusFailed, podreport.ReasonRedirectFailed
 	b := newWriterBench(t, askingPod())
 	stale := b.mustWrite(t, good)
 	b.Writer.pods = &fakePods{pod: stale}
@@ -110,7 +112,7 @@ func TestWriter_cacheLags_lastReportWins(t *testing.T) {
 		b.now = b.now.Add(time.Second)
 		b.mustWrite(t, r)
 	}
-	if got := b.mustWrite(t, good); got.Annotations[KeyStatus] != string(StatusInitialized) || b.patches != 3 {
-		t.Errorf("status %q after %d patches", got.Annotations[KeyStatus], b.patches)
+	if got := b.mustWrite(t, good); got.Annotations[podreport.KeyStatus] != string(podreport.StatusInitialized) || b.patches != 3 {
+		t.Errorf("status %q after %d patches", got.Annotations[podreport.KeyStatus], b.patches)
 	}
 }

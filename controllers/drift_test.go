@@ -10,6 +10,7 @@ import (
 
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/iptables"
 )
 
@@ -27,7 +28,7 @@ func TestARepairIsReportedOnce(t *testing.T) {
 		}
 		d.somebody(nil)
 		d.wait(5 * time.Minute)
-		n, all := d.told(ReasonRulesRepaired)
+		n, all := d.told(podreport.ReasonRulesRepaired)
 		if n != 1 || len(all) != 1 {
 			t.Fatalf("events %q", all)
 		}
@@ -57,7 +58,7 @@ func TestARepairIsReportedWhateverFailsAfterIt(t *testing.T) {
 		d.backend.errLate = errors.New("out of order")
 		d.backend.mu.Unlock()
 		d.wait(5 * time.Minute)
-		if n, all := d.told(ReasonRulesRepaired); n != 1 {
+		if n, all := d.told(podreport.ReasonRulesRepaired); n != 1 {
 			t.Errorf("events %q", all)
 		}
 		condition, said := d.api.says(t)
@@ -100,7 +101,7 @@ func TestRewritingIsMetWithBackOff(t *testing.T) {
 					c.call(t, d)
 				}
 				patches = d.api.patches - patches
-				contended, all := d.told(ReasonRulesContended)
+				contended, all := d.told(podreport.ReasonRulesContended)
 				if d.applied() < 12 || d.applied() > c.applies || patches > c.patches || len(all) > c.events || contended != 1 {
 					t.Errorf("in 10 minutes: Apply called %d times, %d patches, %d events, %d of them say contended", d.applied(), patches, len(all), contended)
 				}
@@ -167,7 +168,7 @@ func TestPreemptionIsReportedWhileItLasts(t *testing.T) {
 		}
 		preempt("table ip nat, chain PREROUTING, priority -200: tcp dport 80 redirect to :9")
 		d.wait(5 * time.Minute)
-		n, all := d.told(ReasonRulesPreempted)
+		n, all := d.told(podreport.ReasonRulesPreempted)
 		if condition, _ := d.api.says(t); condition != "False Preempted" || n != 1 || len(all) != 1 || !strings.Contains(all[0], "dport 80 redirect") || d.api.patches != patches+1 {
 			t.Errorf("condition %s, events %q, %d patches", condition, all, d.api.patches-patches)
 		}
@@ -197,14 +198,14 @@ func TestWhatIsNoDrift(t *testing.T) {
 		},
 		"another agent that takes over": func(b *bench) {
 			b.backend.held["/netns/1"] = "the other agent's"
-			b.pods.pod.Annotations[KeyStatus] = string(StatusInitialized)
-			b.pods.pod.Annotations[KeyDetails] = `{"sandbox":"sandbox-1","specHash":"another"}`
+			b.pods.pod.Annotations[podreport.KeyStatus] = string(podreport.StatusInitialized)
+			b.pods.pod.Annotations[podreport.KeyDetails] = `{"sandbox":"sandbox-1","specHash":"another"}`
 		},
 		"another agent that takes over with another backend": func(b *bench) {
 			b.backend.held["/netns/1"] = "the other agent's"
 			e, _ := b.Ledger.Of("uid-1")
-			b.pods.pod.Annotations[KeyStatus] = string(StatusInitialized)
-			b.pods.pod.Annotations[KeyDetails] = `{"sandbox":"sandbox-1","backend":"another","specHash":"` + e.compiled.hash + `"}`
+			b.pods.pod.Annotations[podreport.KeyStatus] = string(podreport.StatusInitialized)
+			b.pods.pod.Annotations[podreport.KeyDetails] = `{"sandbox":"sandbox-1","backend":"another","specHash":"` + e.compiled.hash + `"}`
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -223,8 +224,8 @@ func TestWhatIsNoDrift(t *testing.T) {
 func TestAForgedTakeoverHidesLittle(t *testing.T) {
 	b := newBench(t)
 	b.ensure(t, Changed)
-	b.pods.pod.Annotations[KeyStatus] = string(StatusInitialized)
-	b.pods.pod.Annotations[KeyDetails] = `{"sandbox":"sandbox-1","specHash":"forged"}`
+	b.pods.pod.Annotations[podreport.KeyStatus] = string(podreport.StatusInitialized)
+	b.pods.pod.Annotations[podreport.KeyDetails] = `{"sandbox":"sandbox-1","specHash":"forged"}`
 	for range 5 {
 		b.backend.held["/netns/1"] = "spoilt"
 		b.verify(t)
@@ -240,8 +241,8 @@ func TestDriftOfKeptRulesIsReported(t *testing.T) {
 		change func(b *bench)
 		want   Report
 	}{
-		"the pod no longer asks": {func(b *bench) { delete(b.pods.pod.Annotations, intent.KeyInitialize) }, Report{Status: StatusInitialized, Reason: ReasonInitialized}},
-		"a wrong annotation":     {func(b *bench) { b.pods.pod.Annotations[wrongKey] = "http" }, Report{Status: StatusFailed, Reason: ReasonInvalidAnnotation}},
+		"the pod no longer asks": {func(b *bench) { delete(b.pods.pod.Annotations, intent.KeyInitialize) }, Report{Status: podreport.StatusInitialized, Reason: podreport.ReasonInitialized}},
+		"a wrong annotation":     {func(b *bench) { b.pods.pod.Annotations[wrongKey] = "http" }, Report{Status: podreport.StatusFailed, Reason: podreport.ReasonInvalidAnnotation}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)

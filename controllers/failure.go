@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // refuse ends a visit with a fault that the pod's owner has to correct. Existing rules stay, and are repaired.
@@ -27,7 +28,7 @@ func (p *Programmer) refuse(ctx context.Context, v visit) outcome {
 		err = keptError{err}
 	}
 	return outcome{
-		result: Failed, err: err, report: new(reportOf(v, StatusFailed, ReasonInvalidAnnotation, v.wrong.Error())),
+		result: Failed, err: err, report: new(reportOf(v, podreport.StatusFailed, podreport.ReasonInvalidAnnotation, v.wrong.Error())),
 		note: func(l *Ledger) { l.Reject(s, errKeep != nil) },
 	}
 }
@@ -50,7 +51,7 @@ func (p *Programmer) refuseProxy(ctx context.Context, v visit) outcome {
 		return outcome{result: Skipped, note: keeps(v.sandbox, known), report: &r}
 	}
 	out := outcome{
-		result: Skipped, report: new(reportOf(v, StatusFailed, ReasonProxyRefused, v.intent.Refused)),
+		result: Skipped, report: new(reportOf(v, podreport.StatusFailed, podreport.ReasonProxyRefused, v.intent.Refused)),
 		note: func(l *Ledger) { l.Reject(v.sandbox, err != nil) },
 	}
 	if p.RequireProxies && v.by.early() && !kept {
@@ -98,7 +99,7 @@ func (p *Programmer) unknown(ctx context.Context, v visit, err error) outcome {
 			out.note = func(l *Ledger) { l.Forget(v.sandbox.ID) }
 		}
 		if isStale(ctx, p.Backend, v, known.Sandbox) {
-			out.report = new(reportOf(v, "", ReasonSandboxNotReady, "the pod's new sandbox has no rules yet"))
+			out.report = new(reportOf(v, "", podreport.ReasonSandboxNotReady, "the pod's new sandbox has no rules yet"))
 		}
 		return out
 	case inForce(ctx, p.Backend, v, known):
@@ -110,7 +111,7 @@ func (p *Programmer) unknown(ctx context.Context, v visit, err error) outcome {
 // failure ends a visit with an error that its pod shows. It is tried again.
 func failure(v visit, err error) outcome {
 	return outcome{
-		result: Failed, err: err, report: new(reportOf(v, StatusFailed, ReasonRedirectFailed, err.Error())),
+		result: Failed, err: err, report: new(reportOf(v, podreport.StatusFailed, podreport.ReasonRedirectFailed, err.Error())),
 		note: func(l *Ledger) { l.Fail(v.sandbox, true) },
 	}
 }
@@ -131,7 +132,7 @@ func unseen(ctx context.Context, v visit, err error) outcome {
 // counts only if the kernel confirms it.
 func inForce(ctx context.Context, b Backend, v visit, known Entry) bool {
 	c := findCondition(v.pod)
-	reportedTrue := c != nil && c.Status == corev1.ConditionTrue && c.Reason == ReasonInitialized
+	reportedTrue := c != nil && c.Status == corev1.ConditionTrue && c.Reason == podreport.ReasonInitialized
 	switch {
 	case known.Sandbox.NetNS == "":
 		return reportedTrue

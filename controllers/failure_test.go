@@ -12,13 +12,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // says has the pod carry the report that it got.
 func (b *bench) says(t *testing.T, r Report) {
 	t.Helper()
-	b.pods.pod.Annotations[KeyStatus] = string(r.Status)
-	b.pods.pod.Status.Conditions = []corev1.PodCondition{{Type: Condition, Status: r.condition(), Reason: r.Reason, Message: r.Message}}
+	b.pods.pod.Annotations[podreport.KeyStatus] = string(r.Status)
+	b.pods.pod.Status.Conditions = []corev1.PodCondition{{Type: podreport.Condition, Status: r.condition(), Reason: r.Reason, Message: r.Message}}
 }
 
 // A node's upgrade restarts agent and runtime together: pods whose rules stand must not leave their Services.
@@ -114,7 +115,7 @@ func TestRulesInTheKernelAreNoFailureWithoutAReport(t *testing.T) {
 		if result, err := b.Ensure(t.Context(), Watch, b.sandbox); result != Failed || err == nil {
 			t.Fatalf("%s: result %q, error %v", name, result, err)
 		}
-		if failed := b.lastReport(t).Status == StatusFailed; failed != c.failed {
+		if failed := b.lastReport(t).Status == podreport.StatusFailed; failed != c.failed {
 			t.Errorf("%s: reported %+v", name, b.lastReport(t))
 		}
 		if e, _ := b.Ledger.Of("uid-1"); !e.Retry {
@@ -127,8 +128,8 @@ func TestRulesInTheKernelAreNoFailureWithoutAReport(t *testing.T) {
 func TestAPodWithoutRulesSaysThatTheRuntimeIsAway(t *testing.T) {
 	for name, condition := range map[string][]corev1.PodCondition{
 		"a new pod":                 nil,
-		"a pod that failed":         {{Type: Condition, Status: corev1.ConditionFalse, Reason: ReasonInitialized}},
-		"a pod that needed nothing": {{Type: Condition, Status: corev1.ConditionTrue, Reason: ReasonNotRequired}},
+		"a pod that failed":         {{Type: podreport.Condition, Status: corev1.ConditionFalse, Reason: podreport.ReasonInitialized}},
+		"a pod that needed nothing": {{Type: podreport.Condition, Status: corev1.ConditionTrue, Reason: podreport.ReasonNotRequired}},
 	} {
 		b := newBench(t)
 		b.pods.pod.Status.Conditions = condition
@@ -136,7 +137,7 @@ func TestAPodWithoutRulesSaysThatTheRuntimeIsAway(t *testing.T) {
 		if result, err := b.Ensure(t.Context(), Watch, b.sandbox); result != Failed || err == nil {
 			t.Fatalf("%s: result %q, error %v", name, result, err)
 		}
-		if got := b.lastReport(t); got.Status != StatusFailed || !strings.Contains(got.Message, "connection refused") {
+		if got := b.lastReport(t); got.Status != podreport.StatusFailed || !strings.Contains(got.Message, "connection refused") {
 			t.Errorf("%s: report %+v", name, got)
 		}
 	}
@@ -154,7 +155,7 @@ func TestADeadlineIsNotTakenForAnEndedSandbox(t *testing.T) {
 		t.Errorf("error %v, reports %+v", err, b.reporter.reports[reports:])
 	}
 	b.backend.errLook = errors.New("not a network namespace")
-	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !errors.Is(err, podnet.ErrNotReady) || b.lastReport(t).Reason != ReasonSandboxNotReady {
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !errors.Is(err, podnet.ErrNotReady) || b.lastReport(t).Reason != podreport.ReasonSandboxNotReady {
 		t.Errorf("error %v, report %+v", err, b.lastReport(t))
 	}
 }
@@ -162,7 +163,7 @@ func TestADeadlineIsNotTakenForAnEndedSandbox(t *testing.T) {
 // A pod that is being deleted needs no news of its sandbox.
 func TestADeletedPodsSandboxIsNotMadeAnew(t *testing.T) {
 	b := newBench(t)
-	b.says(t, Report{Status: StatusInitialized, Reason: ReasonInitialized})
+	b.says(t, Report{Status: podreport.StatusInitialized, Reason: podreport.ReasonInitialized})
 	clear(b.finder.sandboxes)
 	now := metav1Now()
 	b.pods.pod.DeletionTimestamp = &now

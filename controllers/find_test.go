@@ -10,6 +10,7 @@ import (
 
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // The runtime knows a static pod by the hash of its file, the API server its mirror by another UID.
@@ -20,7 +21,7 @@ func TestFind_staticPod_byItsHash(t *testing.T) {
 	b.finder.sandboxes = map[string]podnet.Sandbox{"hash-1": {ID: "sandbox-1", NetNS: "/netns/1"}}
 	b.ensure(t, Changed)
 	got := b.lastReport(t)
-	if got.Sandbox.UID != "uid-1" || got.Sandbox.ID != "sandbox-1" || got.Status != StatusInitialized || b.backend.rules("/netns/1") == "" {
+	if got.Sandbox.UID != "uid-1" || got.Sandbox.ID != "sandbox-1" || got.Status != podreport.StatusInitialized || b.backend.rules("/netns/1") == "" {
 		t.Errorf("report %+v", got)
 	}
 	if e, ok := b.Ledger.Of("uid-1"); !ok || e.Sandbox.Pod() != "shop/cart" {

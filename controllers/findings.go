@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/iptables"
 )
 
@@ -76,7 +77,7 @@ const mostHandovers = 2
 // agents of a node overlap during an update, and the new one's settings may differ.
 func writtenByOther(v visit, want *compiled, backend string) bool {
 	said, ok := detailsOn(v.pod)
-	return ok && Status(v.pod.Annotations[KeyStatus]) == StatusInitialized &&
+	return ok && podreport.Status(v.pod.Annotations[podreport.KeyStatus]) == podreport.StatusInitialized &&
 		said.Sandbox == v.sandbox.ID && said.SpecHash != "" && (said.SpecHash != want.hash || said.Backend != backend)
 }
 

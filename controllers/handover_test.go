@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // node is two agents, as they are on a node while one takes over from the other: what they remember is their own, and they
@@ -96,8 +97,8 @@ func TestTwoAgentsOfANodeProgramAndReportOnce(t *testing.T) {
 				n.api.now = n.api.now.Add(time.Minute)
 			}
 			pod := n.pod(t)
-			if changes != 1 || n.api.patches != 1 || pod.Annotations[KeyStatus] != string(StatusInitialized) {
-				t.Errorf("programmed %d times, written %d times, status %q", changes, n.api.patches, pod.Annotations[KeyStatus])
+			if changes != 1 || n.api.patches != 1 || pod.Annotations[podreport.KeyStatus] != string(podreport.StatusInitialized) {
+				t.Errorf("programmed %d times, written %d times, status %q", changes, n.api.patches, pod.Annotations[podreport.KeyStatus])
 			}
 		})
 	}
@@ -147,7 +148,7 @@ func TestAfterAnUpdateTheRulesAreTheNewAgents(t *testing.T) {
 		t.Fatal(err)
 	}
 	var said details
-	if err := json.Unmarshal([]byte(pod.Annotations[KeyDetails]), &said); err != nil {
+	if err := json.Unmarshal([]byte(pod.Annotations[podreport.KeyDetails]), &said); err != nil {
 		t.Fatal(err)
 	}
 	want, err := newer.Programmer.compiler.compile(in.Spec)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // A pod changes several times while it starts. Each change reaches the kernel only if the rules may depend on it.
@@ -25,8 +26,8 @@ func TestEnsure_changeThatNeedsNoOtherRules_isLeftToTheNextCheck(t *testing.T) {
 		"the last call has failed":       {by: Watch, change: func(b *bench) { b.Ledger.Retry(b.sandbox) }, looks: true},
 		"its annotations were wrong":     {by: Watch, change: func(b *bench) { b.Ledger.Fail(b.sandbox, false) }, looks: true},
 		"another agent has reported rules": {by: Watch, change: func(b *bench) {
-			b.pods.pod.Annotations[KeyStatus] = string(StatusInitialized)
-			b.pods.pod.Annotations[KeyDetails] = `{"sandbox":"sandbox-1","backend":"fake","specHash":"another"}`
+			b.pods.pod.Annotations[podreport.KeyStatus] = string(podreport.StatusInitialized)
+			b.pods.pod.Annotations[podreport.KeyDetails] = `{"sandbox":"sandbox-1","backend":"fake","specHash":"another"}`
 		}, looks: true},
 		"there is another sandbox":       {by: Watch, change: func(b *bench) { b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "2", NetNS: "/netns/2"} }, looks: true},
 		"the sandbox has another path":   {by: Watch, change: func(b *bench) { b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "sandbox-1", NetNS: "/n"} }, looks: true},
@@ -77,7 +78,7 @@ func TestAChangeDuringACheckIsReportedAfterIt(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		if got := b.lastReport(t); got.Reason != ReasonPreempted {
+		if got := b.lastReport(t); got.Reason != podreport.ReasonPreempted {
 			t.Errorf("reported at last: %+v", got)
 		}
 	})

@@ -14,6 +14,7 @@ import (
 
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // fakeListeners are the listening sockets of all pods.
@@ -70,10 +71,10 @@ func TestAReportNamesThePortsThatAreCaptured(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := b.lastReport(t)
-			if r.Listening != c.want || l.asked != c.wantAsked || r.Status != StatusInitialized {
+			if r.Listening != c.want || l.asked != c.wantAsked || r.Status != podreport.StatusInitialized {
 				t.Errorf("report %+v, asked %d times", r, l.asked)
 			}
-			told := slices.Contains(b.reporter.events, ReasonListening+" inbound ports that are captured now: "+c.want)
+			told := slices.Contains(b.reporter.events, podreport.ReasonListening+" inbound ports that are captured now: "+c.want)
 			if told != (c.want != "") {
 				t.Errorf("events %q", b.reporter.events)
 			}
@@ -157,7 +158,7 @@ func TestUnheard_proxyDoesNotListen_isReported(t *testing.T) {
 			t.Errorf("in its first minute: %q, %d looks", r.Message, looks)
 		}
 		<-time.After(proxyPatience)
-		if r, looks := b.verified(t, l); r.Message != silent || r.Reason != ReasonInitialized || r.Status != StatusInitialized || looks != 1 {
+		if r, looks := b.verified(t, l); r.Message != silent || r.Reason != podreport.ReasonInitialized || r.Status != podreport.StatusInitialized || looks != 1 {
 			t.Errorf("nobody listens: %+v, %d looks", r, looks)
 		}
 		l.ports = []uint16{15006}

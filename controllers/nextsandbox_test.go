@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // Changes that come before a check finds that the sandbox is gone have been left to it, and none may follow.
@@ -15,8 +16,8 @@ func TestVisit_checkFindsNoSandbox_looksForTheNextOne(t *testing.T) {
 		next   map[string]podnet.Sandbox
 		reason string
 	}{
-		"it runs":             {map[string]podnet.Sandbox{"uid-1": {ID: "sandbox-2", NetNS: "/netns/2"}}, ReasonInitialized},
-		"it does not run yet": {nil, ReasonSandboxNotReady},
+		"it runs":             {map[string]podnet.Sandbox{"uid-1": {ID: "sandbox-2", NetNS: "/netns/2"}}, podreport.ReasonInitialized},
+		"it does not run yet": {nil, podreport.ReasonSandboxNotReady},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
@@ -26,7 +27,7 @@ func TestVisit_checkFindsNoSandbox_looksForTheNextOne(t *testing.T) {
 			b.ensure(t, Changed)
 			b.finder.sandboxes = c.next
 			b.backend.identity["/netns/1"] = podnet.Identity{Ino: 2} // the sandbox's own is gone
-			b.pods.pod.Annotations[KeyStatus] = string(StatusInitialized)
+			b.pods.pod.Annotations[podreport.KeyStatus] = string(podreport.StatusInitialized)
 			b.ensure(t, Unchanged)
 			w := newWorkWatch(b)
 			t.Cleanup(w.queue.ShutDown)

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/internal/wire"
 )
 
@@ -32,8 +33,8 @@ func podFields() wire.Message {
 		}},
 		3: {Inside: wire.Message{ // status
 			1: whole, 7: whole, 12: whole, // phase, startTime, podIPs
-			2: {Only: wire.Names(string(Condition), string(corev1.PodReadyToStartContainers))}, // conditions
-			8: {Inside: wire.Message{1: whole, 8: whole}},                                      // containerStatuses: name, containerID
+			2: {Only: wire.Names(string(podreport.Condition), string(corev1.PodReadyToStartContainers))}, // conditions
+			8: {Inside: wire.Message{1: whole, 8: whole}},                                                // containerStatuses: name, containerID
 		}},
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/randfill"
 
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // Whatever a pod has, the cache holds the same of it with and without trimmed watches.
@@ -56,14 +57,14 @@ func filledPod(t *testing.T, seed int64) *corev1.Pod {
 	)
 	fill.Fill(pod)
 	pod.TypeMeta = metav1.TypeMeta{}
-	pod.Annotations = map[string]string{intent.KeyInitialize: "true", KeyStatus: "initialized", staticPrefix + "hash": "x", "sidecar.istio.io/inject": "true", "other": "y"}
+	pod.Annotations = map[string]string{intent.KeyInitialize: "true", podreport.KeyStatus: "initialized", staticPrefix + "hash": "x", "sidecar.istio.io/inject": "true", "other": "y"}
 	pod.Labels = map[string]string{"sidecar.istio.io/inject": "true", "app": "x"}
 	for i := range pod.Spec.Containers {
 		pod.Spec.Containers[i].Name = intent.ProxyContainer
 	}
 	for i := range pod.Status.Conditions {
 		if i%2 == 0 {
-			pod.Status.Conditions[i].Type = Condition
+			pod.Status.Conditions[i].Type = podreport.Condition
 		}
 	}
 	out := &corev1.Pod{}

@@ -24,6 +24,7 @@ import (
 
 	"istio-pod-network-controller/internal/jitter"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // ensureTimeout bounds one call of Ensure, with the runtime's and the kernel's answers.
@@ -208,11 +209,11 @@ func withoutReport(pod *corev1.Pod) *corev1.Pod {
 	out := *pod
 	out.ResourceVersion = ""
 	out.Annotations = maps.Clone(pod.Annotations)
-	delete(out.Annotations, KeyStatus)
-	delete(out.Annotations, KeyDetails)
+	delete(out.Annotations, podreport.KeyStatus)
+	delete(out.Annotations, podreport.KeyDetails)
 	out.Status.Conditions = nil
 	for _, c := range pod.Status.Conditions {
-		if c.Type != Condition {
+		if c.Type != podreport.Condition {
 			out.Status.Conditions = append(out.Status.Conditions, c)
 		}
 	}

@@ -21,6 +21,7 @@ import (
 
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 func request() ctrl.Request {
@@ -162,8 +163,8 @@ func TestWhichChangesOfAPodMatter(t *testing.T) {
 		want   bool
 	}{
 		"our own report": {change: func(p *corev1.Pod) {
-			p.Annotations[KeyStatus], p.Annotations[KeyDetails], p.ResourceVersion = "initialized", "{}", "2"
-			p.Status.Conditions = []corev1.PodCondition{{Type: Condition, Status: corev1.ConditionTrue}}
+			p.Annotations[podreport.KeyStatus], p.Annotations[podreport.KeyDetails], p.ResourceVersion = "initialized", "{}", "2"
+			p.Status.Conditions = []corev1.PodCondition{{Type: podreport.Condition, Status: corev1.ConditionTrue}}
 		}},
 		"an annotation":           {change: func(p *corev1.Pod) { p.Annotations[intent.KeyInitialize] = "false" }, want: true},
 		"a label":                 {change: func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} }, want: true},

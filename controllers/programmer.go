@@ -17,6 +17,7 @@ import (
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/outage"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/iptables"
 )
 
@@ -225,7 +226,7 @@ func (p *Programmer) apply(ctx context.Context, v visit, want *compiled) (found 
 		found = found.repairedNow(outcome.Drift)
 		p.Metrics.repaired(outcome.Drift.Kinds())
 		log.FromContext(ctx).Info("rules repaired", "sandbox", v.sandbox.ID, "netns", v.sandbox.NetNS, "kinds", found.LastRepair.Kinds, "drift", outcome.Drift.String())
-		p.Reporter.Event(v.sandbox, ReasonRulesRepaired, repairText(outcome.Drift))
+		p.Reporter.Event(v.sandbox, podreport.ReasonRulesRepaired, repairText(outcome.Drift))
 	}
 	if err != nil { // a later step has failed; what was written counts all the same
 		p.Ledger.found(v.sandbox.UID, found)

@@ -13,6 +13,7 @@ import (
 
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 func TestEnsureProgramsAndReportsOnce(t *testing.T) {
@@ -23,7 +24,7 @@ func TestEnsureProgramsAndReportsOnce(t *testing.T) {
 		Sandbox: podnet.Sandbox{
 			Namespace: "shop", Name: "cart", UID: "uid-1", ID: "sandbox-1", NetNS: "/netns/1", Identity: podnet.Identity{Ino: 1},
 		},
-		Status: StatusInitialized, Reason: ReasonInitialized, Message: "traffic is redirected", Hook: Watch, Backend: "fake",
+		Status: podreport.StatusInitialized, Reason: podreport.ReasonInitialized, Message: "traffic is redirected", Hook: Watch, Backend: "fake",
 	}
 	got := b.lastReport(t)
 	if got.SpecHash == "" {
@@ -70,7 +71,7 @@ istio_pod_network_controller_pods{state="removed"} 0
 // The fault of the 2018 controller: a pod that says it is initialized, in a sandbox that is not.
 func TestARecreatedSandboxIsProgrammedWhateverTheAnnotationsSay(t *testing.T) {
 	b := newBench(t)
-	b.pods.pod.Annotations[KeyStatus] = string(StatusInitialized)
+	b.pods.pod.Annotations[podreport.KeyStatus] = string(podreport.StatusInitialized)
 	b.ensure(t, Changed)
 	b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "sandbox-2", NetNS: "/netns/2"}
 	b.ensure(t, Changed)
@@ -85,14 +86,14 @@ func TestARecreatedSandboxIsProgrammedWhateverTheAnnotationsSay(t *testing.T) {
 func TestOnlyThePodsOwnFalseTakesRulesAway(t *testing.T) {
 	b := newBench(t)
 	b.ensure(t, Changed)
-	b.pods.pod.Annotations = map[string]string{KeyStatus: string(StatusInitialized)} // the pod no longer asks
+	b.pods.pod.Annotations = map[string]string{podreport.KeyStatus: string(podreport.StatusInitialized)} // the pod no longer asks
 	b.ensure(t, Skipped)
 	if b.backend.held["/netns/1"] == "" {
 		t.Fatal("a pod was opened that did not ask for it")
 	}
 	b.pods.pod.Annotations[intent.KeyInitialize] = "false"
 	b.ensure(t, Changed)
-	if b.backend.held["/netns/1"] != "" || b.lastReport(t).Status != StatusRemoved {
+	if b.backend.held["/netns/1"] != "" || b.lastReport(t).Status != podreport.StatusRemoved {
 		t.Errorf("rules %q, report %+v", b.backend.held["/netns/1"], b.lastReport(t))
 	}
 	b.ensure(t, Unchanged)
@@ -100,10 +101,10 @@ func TestOnlyThePodsOwnFalseTakesRulesAway(t *testing.T) {
 
 func TestAReportDoesNotOutliveItsSandbox(t *testing.T) {
 	b := newBench(t)
-	b.pods.pod.Annotations = map[string]string{KeyStatus: string(StatusInitialized)}
-	b.pods.pod.Status.Conditions = []corev1.PodCondition{{Type: Condition, Status: corev1.ConditionTrue, Reason: ReasonInitialized}}
+	b.pods.pod.Annotations = map[string]string{podreport.KeyStatus: string(podreport.StatusInitialized)}
+	b.pods.pod.Status.Conditions = []corev1.PodCondition{{Type: podreport.Condition, Status: corev1.ConditionTrue, Reason: podreport.ReasonInitialized}}
 	b.ensure(t, Skipped)
-	if got := b.lastReport(t); got.Status != StatusRemoved || !strings.Contains(got.Message, "new one gets none") {
+	if got := b.lastReport(t); got.Status != podreport.StatusRemoved || !strings.Contains(got.Message, "new one gets none") {
 		t.Errorf("report %+v", got)
 	}
 }
@@ -111,10 +112,10 @@ func TestAReportDoesNotOutliveItsSandbox(t *testing.T) {
 // The controller of 2018 wrote the annotation, and no condition: there is no sandbox that had rules of ours.
 func TestAnAnnotationAloneIsNoReport(t *testing.T) {
 	b := newBench(t)
-	b.pods.pod.Annotations[KeyStatus] = string(StatusInitialized)
+	b.pods.pod.Annotations[podreport.KeyStatus] = string(podreport.StatusInitialized)
 	b.pods.pod.Spec.InitContainers = []corev1.Container{{Name: "istio-init"}}
 	b.ensure(t, Skipped)
-	if got := b.lastReport(t); got.Status != "" || got.Reason != ReasonNotRequired || got.Message != string(intent.IstioInit) {
+	if got := b.lastReport(t); got.Status != "" || got.Reason != podreport.ReasonNotRequired || got.Message != string(intent.IstioInit) {
 		t.Errorf("report %+v", got)
 	}
 }
@@ -128,7 +129,7 @@ func TestAWrongAnnotationIsReportedAndRulesStay(t *testing.T) {
 		t.Fatalf("result %q, error %v", result, err)
 	}
 	got := b.lastReport(t)
-	if got.Status != StatusFailed || got.Reason != ReasonInvalidAnnotation || !strings.Contains(got.Message, `"http"`) {
+	if got.Status != podreport.StatusFailed || got.Reason != podreport.ReasonInvalidAnnotation || !strings.Contains(got.Message, `"http"`) {
 		t.Errorf("report %+v", got)
 	}
 	if b.backend.held["/netns/1"] == "" {
@@ -145,7 +146,7 @@ func TestErrorsThatMayPassAreReportedAndReturned(t *testing.T) {
 	if result != Failed || err == nil || Permanent(err) || !strings.Contains(err.Error(), "kernel says no") {
 		t.Fatalf("result %q, error %v", result, err)
 	}
-	if got := b.lastReport(t); got.Status != StatusFailed || got.Reason != ReasonRedirectFailed {
+	if got := b.lastReport(t); got.Status != podreport.StatusFailed || got.Reason != podreport.ReasonRedirectFailed {
 		t.Errorf("report %+v", got)
 	}
 }
@@ -171,7 +172,7 @@ func TestPodsThatAreLeftAlone(t *testing.T) {
 		"neither pod nor namespace asks": func(b *bench) { b.pods.pod.Annotations = nil },
 		"opted out, not yet there":       func(b *bench) { b.pods.pod.Annotations[intent.KeyInitialize] = "false"; clear(b.finder.sandboxes) },
 		"not asked, sandbox is new": func(b *bench) {
-			b.pods.pod.Annotations = map[string]string{KeyStatus: "failed"}
+			b.pods.pod.Annotations = map[string]string{podreport.KeyStatus: "failed"}
 			clear(b.finder.sandboxes)
 		},
 	}
@@ -207,12 +208,12 @@ func TestTheGateFollowsTheSandbox(t *testing.T) {
 	if _, err := b.Ensure(t.Context(), NRI, known); err != nil {
 		t.Fatal(err)
 	}
-	b.pods.pod.Annotations[KeyStatus] = string(StatusInitialized)
+	b.pods.pod.Annotations[podreport.KeyStatus] = string(podreport.StatusInitialized)
 	clear(b.finder.sandboxes) // the runtime does not list a sandbox while it makes it
 	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !errors.Is(err, podnet.ErrNotReady) {
 		t.Fatal(err)
 	}
-	if got := b.lastReport(t); got.Reason != ReasonInitialized {
+	if got := b.lastReport(t); got.Reason != podreport.ReasonInitialized {
 		t.Errorf("report %+v of a sandbox in the making", got)
 	}
 	b.backend.err = podnet.ErrGone // its namespace is gone: it was the old one
@@ -220,7 +221,7 @@ func TestTheGateFollowsTheSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.backend.err = nil
-	if got := b.lastReport(t); got.Reason != ReasonSandboxNotReady || got.condition() != corev1.ConditionFalse {
+	if got := b.lastReport(t); got.Reason != podreport.ReasonSandboxNotReady || got.condition() != corev1.ConditionFalse {
 		t.Errorf("report %+v", got)
 	}
 	b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "sandbox-2", NetNS: "/netns/2"}
@@ -234,9 +235,9 @@ func TestTheGateFollowsTheSandbox(t *testing.T) {
 func TestAGateOpensForAPodThatNeedsNoRules(t *testing.T) {
 	b := newBench(t)
 	b.pods.pod.Annotations = nil
-	b.pods.pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: Condition}}
+	b.pods.pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: podreport.Condition}}
 	b.ensure(t, Skipped)
-	if got := b.lastReport(t); got.Status != "" || got.Reason != ReasonNotRequired || got.condition() != corev1.ConditionTrue {
+	if got := b.lastReport(t); got.Status != "" || got.Reason != podreport.ReasonNotRequired || got.condition() != corev1.ConditionTrue {
 		t.Errorf("report %+v", got)
 	}
 }
@@ -284,11 +285,11 @@ func TestEnsure_check_repairsAndForgets(t *testing.T) {
 // A finished pod waits for nothing: its last report stays.
 func TestAFinishedPodKeepsItsLastReport(t *testing.T) {
 	b := newBench(t)
-	b.pods.pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: Condition}}
+	b.pods.pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: podreport.Condition}}
 	b.ensure(t, Changed)
 	b.pods.pod.Status.Phase = corev1.PodSucceeded
 	b.ensure(t, Skipped)
-	if got := b.lastReport(t); len(b.reporter.reports) != 1 || got.Reason != ReasonInitialized {
+	if got := b.lastReport(t); len(b.reporter.reports) != 1 || got.Reason != podreport.ReasonInitialized {
 		t.Errorf("%d reports, the last one %+v", len(b.reporter.reports), got)
 	}
 }

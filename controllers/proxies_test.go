@@ -12,6 +12,7 @@ import (
 
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // fakeProxies runs the proxies of the profile edge, and refuses those of any other.
@@ -61,28 +62,28 @@ func TestAPodIsReadyWhenItsProxyIs(t *testing.T) {
 		details string // the details that the pod shows, if they are others
 		want    string
 	}{
-		"it answers":                           {proxies: fakeProxies{ready: true, known: true}, want: ReasonInitialized},
-		"it does not":                          {proxies: fakeProxies{known: true}, want: ReasonProxyNotReady},
-		"it no longer does":                    {proxies: fakeProxies{known: true}, before: ReasonInitialized, want: ReasonProxyNotReady},
-		"not known":                            {want: ReasonProxyNotReady},
-		"not known by an agent that starts":    {before: ReasonInitialized, want: ReasonInitialized},
-		"not known, and it did not do so then": {before: ReasonProxyNotReady, want: ReasonProxyNotReady},
-		"not known, and another sandbox did":   {before: ReasonInitialized, details: `{"sandbox":"sandbox-0"}`, want: ReasonProxyNotReady},
-		"not known, and nobody knows which":    {before: ReasonInitialized, details: `{"sandbox":`, want: ReasonProxyNotReady},
+		"it answers":                           {proxies: fakeProxies{ready: true, known: true}, want: podreport.ReasonInitialized},
+		"it does not":                          {proxies: fakeProxies{known: true}, want: podreport.ReasonProxyNotReady},
+		"it no longer does":                    {proxies: fakeProxies{known: true}, before: podreport.ReasonInitialized, want: podreport.ReasonProxyNotReady},
+		"not known":                            {want: podreport.ReasonProxyNotReady},
+		"not known by an agent that starts":    {before: podreport.ReasonInitialized, want: podreport.ReasonInitialized},
+		"not known, and it did not do so then": {before: podreport.ReasonProxyNotReady, want: podreport.ReasonProxyNotReady},
+		"not known, and another sandbox did":   {before: podreport.ReasonInitialized, details: `{"sandbox":"sandbox-0"}`, want: podreport.ReasonProxyNotReady},
+		"not known, and nobody knows which":    {before: podreport.ReasonInitialized, details: `{"sandbox":`, want: podreport.ReasonProxyNotReady},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := choosing(t, "edge", &c.proxies)
 			if c.before != "" {
-				r := Report{Sandbox: podnet.Sandbox{ID: "sandbox-1", UID: "uid-1"}, Status: StatusInitialized, Reason: c.before}
+				r := Report{Sandbox: podnet.Sandbox{ID: "sandbox-1", UID: "uid-1"}, Status: podreport.StatusInitialized, Reason: c.before}
 				b.says(t, r)
-				b.pods.pod.Annotations[KeyDetails] = cmp.Or(c.details, `{"sandbox":"sandbox-1"}`)
+				b.pods.pod.Annotations[podreport.KeyDetails] = cmp.Or(c.details, `{"sandbox":"sandbox-1"}`)
 			}
 			b.ensure(t, Changed)
 			got := b.lastReport(t)
-			if got.Reason != c.want || got.Status != StatusInitialized {
+			if got.Reason != c.want || got.Status != podreport.StatusInitialized {
 				t.Errorf("reported %+v", got)
 			}
-			if want := c.want == ReasonInitialized; want != (got.condition() == corev1.ConditionTrue) {
+			if want := c.want == podreport.ReasonInitialized; want != (got.condition() == corev1.ConditionTrue) {
 				t.Errorf("condition %s", got.condition())
 			}
 			if len(c.proxies.followed) != 1 || c.proxies.followed[0] != "sandbox-1" {
@@ -104,7 +105,7 @@ func TestAPodWithoutAUsableProfileStarts(t *testing.T) {
 		}
 	}
 	got := b.lastReport(t)
-	if got.Reason != ReasonProxyRefused || got.condition() != corev1.ConditionFalse || !strings.Contains(got.Message, "no profile other") {
+	if got.Reason != podreport.ReasonProxyRefused || got.condition() != corev1.ConditionFalse || !strings.Contains(got.Message, "no profile other") {
 		t.Errorf("reported %+v", got)
 	}
 	if b.backend.applies != 0 {
@@ -115,9 +116,9 @@ func TestAPodWithoutAUsableProfileStarts(t *testing.T) {
 // The condition may be missing where the details are not: both are written by one request, and anybody may take one away.
 func TestDetailsAloneDoNotMakeAProxyReady(t *testing.T) {
 	b := choosing(t, "edge", &fakeProxies{})
-	b.pods.pod.Annotations[KeyDetails] = `{"sandbox":"sandbox-1"}`
+	b.pods.pod.Annotations[podreport.KeyDetails] = `{"sandbox":"sandbox-1"}`
 	b.ensure(t, Changed)
-	if got := b.lastReport(t); got.Reason != ReasonProxyNotReady {
+	if got := b.lastReport(t); got.Reason != podreport.ReasonProxyNotReady {
 		t.Errorf("reported %+v", got)
 	}
 }
@@ -127,7 +128,7 @@ func TestAPodWithAProxyOfItsSpecIsReadyWithItsRules(t *testing.T) {
 	b := newBench(t)
 	b.Proxies = &fakeProxies{}
 	b.ensure(t, Changed)
-	if got := b.lastReport(t); got.Reason != ReasonInitialized {
+	if got := b.lastReport(t); got.Reason != podreport.ReasonInitialized {
 		t.Errorf("reported %+v", got)
 	}
 }
@@ -143,7 +144,7 @@ func TestEnsure_proxiesAreRequired_earlyHooksRefuse(t *testing.T) {
 		if refused != (err != nil) || refused != (result == Failed) || refused && (!Permanent(err) || !strings.Contains(err.Error(), "no profile other")) {
 			t.Errorf("%s: %s, error %v", by, result, err)
 		}
-		if got := b.lastReport(t); got.Reason != ReasonProxyRefused {
+		if got := b.lastReport(t); got.Reason != podreport.ReasonProxyRefused {
 			t.Errorf("%s: reported %+v", by, got)
 		}
 	}
@@ -155,7 +156,7 @@ func TestASandboxThatIsNotFoundIsNotFollowed(t *testing.T) {
 	b := choosing(t, "other", proxies)
 	b.finder.err = podnet.ErrNotReady
 	b.ensure(t, Skipped)
-	if got := b.lastReport(t); got.Reason != ReasonProxyRefused || len(proxies.followed) != 0 {
+	if got := b.lastReport(t); got.Reason != podreport.ReasonProxyRefused || len(proxies.followed) != 0 {
 		t.Errorf("reported %+v, followed %q", got, proxies.followed)
 	}
 }
@@ -179,9 +180,9 @@ func TestAPodWhoseProfileIsGoneStaysReady(t *testing.T) {
 		want          string
 		state         State
 	}{
-		"its proxy answers":               {ready: true, want: ReasonInitialized, state: Programmed},
-		"its proxy does not":              {want: ReasonProxyRefused, state: InvalidPod},
-		"an agent that knows nothing yet": {starts: true, want: ReasonInitialized, state: Programmed},
+		"its proxy answers":               {ready: true, want: podreport.ReasonInitialized, state: Programmed},
+		"its proxy does not":              {want: podreport.ReasonProxyRefused, state: InvalidPod},
+		"an agent that knows nothing yet": {starts: true, want: podreport.ReasonInitialized, state: Programmed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			proxies := &fakeProxies{ready: true, known: true}
@@ -190,8 +191,8 @@ func TestAPodWhoseProfileIsGoneStaysReady(t *testing.T) {
 			rules := b.backend.rules("/netns/1")
 			proxies.ready, proxies.known, proxies.followed = c.ready, !c.starts, nil
 			if c.starts {
-				b.says(t, Report{Status: StatusInitialized, Reason: ReasonInitialized})
-				b.pods.pod.Annotations[KeyDetails] = `{"sandbox":"sandbox-1"}`
+				b.says(t, Report{Status: podreport.StatusInitialized, Reason: podreport.ReasonInitialized})
+				b.pods.pod.Annotations[podreport.KeyDetails] = `{"sandbox":"sandbox-1"}`
 				b.Ledger = NewLedger()
 			}
 			b.pods.pod.Annotations[intent.KeySidecar] = "gone"
@@ -227,7 +228,7 @@ func TestAPodWhoseProfileIsGoneAndWhoseKernelFails(t *testing.T) {
 	b.backend.err = errors.New("the kernel says no")
 	b.ensure(t, Skipped)
 	b.remembers(t, InvalidPod, true)
-	if got := b.lastReport(t); got.Reason != ReasonProxyRefused {
+	if got := b.lastReport(t); got.Reason != podreport.ReasonProxyRefused {
 		t.Errorf("reported %+v", got)
 	}
 }

@@ -14,37 +14,6 @@ import (
 	"istio-pod-network-controller/internal/podreport"
 )
 
-// What the agent writes on a pod, in the words that commands read, too: they link podreport and no core.
-const (
-	KeyStatus  = podreport.KeyStatus
-	KeyDetails = podreport.KeyDetails
-	Condition  = podreport.Condition
-
-	StatusInitialized = podreport.StatusInitialized
-	StatusFailed      = podreport.StatusFailed
-	StatusRemoved     = podreport.StatusRemoved
-
-	ReasonInitialized        = podreport.ReasonInitialized
-	ReasonRemoved            = podreport.ReasonRemoved
-	ReasonNotRequired        = podreport.ReasonNotRequired
-	ReasonSandboxNotReady    = podreport.ReasonSandboxNotReady
-	ReasonInvalidAnnotation  = podreport.ReasonInvalidAnnotation
-	ReasonRedirectFailed     = podreport.ReasonRedirectFailed
-	ReasonContended          = podreport.ReasonContended
-	ReasonRulesContended     = podreport.ReasonRulesContended
-	ReasonPreempted          = podreport.ReasonPreempted
-	ReasonRulesPreempted     = podreport.ReasonRulesPreempted
-	ReasonRulesRepaired      = podreport.ReasonRulesRepaired
-	ReasonListening          = podreport.ReasonListening
-	ReasonNote               = podreport.ReasonNote
-	ReasonProxyNotReady      = podreport.ReasonProxyNotReady
-	ReasonProxyRefused       = podreport.ReasonProxyRefused
-	ReasonProgrammedByOthers = podreport.ReasonProgrammedByOthers
-)
-
-// Status is the value of the annotation KeyStatus.
-type Status = podreport.Status
-
 // maxMessage bounds a message: the API server refuses events whose note is longer than 1024 bytes.
 const maxMessage = 1000
 
@@ -52,7 +21,7 @@ const maxMessage = 1000
 // it is removed.
 type Report struct {
 	Sandbox  podnet.Sandbox
-	Status   Status
+	Status   podreport.Status
 	Reason   string
 	Message  string
 	Hook     Hook
@@ -94,7 +63,7 @@ func (r Report) details(now time.Time) details {
 
 // detailsOn returns what a pod's annotation says.
 func detailsOn(pod *corev1.Pod) (said details, ok bool) {
-	ok = json.Unmarshal([]byte(pod.Annotations[KeyDetails]), &said) == nil
+	ok = json.Unmarshal([]byte(pod.Annotations[podreport.KeyDetails]), &said) == nil
 	return said, ok
 }
 
@@ -106,7 +75,7 @@ func (r Report) sameAs(earlier Report) bool {
 	if r.LastRepair == (Repair{}) {
 		other.LastRepair = Repair{}
 	}
-	if r.Status == StatusFailed || r.Status == "" {
+	if r.Status == podreport.StatusFailed || r.Status == "" {
 		other.Sandbox = r.Sandbox
 	}
 	id, netns := other.Sandbox.ID, other.Sandbox.NetNS
@@ -125,7 +94,7 @@ func (r Report) shownOn(pod *corev1.Pod) bool {
 		return !r.contradicts(pod)
 	}
 	said, ok := detailsOn(pod)
-	if !ok || pod.Annotations[KeyStatus] != string(r.Status) {
+	if !ok || pod.Annotations[podreport.KeyStatus] != string(r.Status) {
 		return false
 	}
 	want := r.details(said.Time)
@@ -133,7 +102,7 @@ func (r Report) shownOn(pod *corev1.Pod) bool {
 	if r.LastRepair == (Repair{}) {
 		want.LastRepair = said.LastRepair
 	}
-	if r.Status == StatusFailed {
+	if r.Status == podreport.StatusFailed {
 		want.Sandbox, want.NetNS = said.Sandbox, said.NetNS
 	}
 	return want == said
@@ -142,11 +111,11 @@ func (r Report) shownOn(pod *corev1.Pod) bool {
 // contradicts reports whether the pod has a status that cannot be true together with the report's condition. While a sandbox is
 // being replaced the status stays, because a new report follows.
 func (r Report) contradicts(pod *corev1.Pod) bool {
-	return r.Status == "" && r.Reason != ReasonSandboxNotReady && reported(pod)
+	return r.Status == "" && r.Reason != podreport.ReasonSandboxNotReady && reported(pod)
 }
 
 func (r Report) condition() corev1.ConditionStatus {
-	if r.Status == StatusFailed || r.Reason == ReasonSandboxNotReady || r.Reason == ReasonProxyNotReady {
+	if r.Status == podreport.StatusFailed || r.Reason == podreport.ReasonSandboxNotReady || r.Reason == podreport.ReasonProxyNotReady {
 		return corev1.ConditionFalse
 	}
 	return corev1.ConditionTrue
@@ -161,10 +130,10 @@ func (r Report) patch(pod *corev1.Pod, now time.Time) ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("encode details: %w", err)
 		}
-		meta["annotations"] = map[string]string{KeyStatus: string(r.Status), KeyDetails: string(text)}
+		meta["annotations"] = map[string]string{podreport.KeyStatus: string(r.Status), podreport.KeyDetails: string(text)}
 	}
 	if r.contradicts(pod) {
-		meta["annotations"] = map[string]any{KeyStatus: nil, KeyDetails: nil}
+		meta["annotations"] = map[string]any{podreport.KeyStatus: nil, podreport.KeyDetails: nil}
 	}
 	changed := metav1.NewTime(now.UTC().Truncate(time.Second))
 	if c := findCondition(pod); c != nil && c.Status == r.condition() {
@@ -173,14 +142,14 @@ func (r Report) patch(pod *corev1.Pod, now time.Time) ([]byte, error) {
 	return json.Marshal(map[string]any{
 		"metadata": meta,
 		"status": map[string]any{"conditions": []corev1.PodCondition{{
-			Type: Condition, Status: r.condition(), Reason: r.Reason, Message: truncate(r.Message), LastTransitionTime: changed,
+			Type: podreport.Condition, Status: r.condition(), Reason: r.Reason, Message: truncate(r.Message), LastTransitionTime: changed,
 		}}},
 	})
 }
 
 func findCondition(pod *corev1.Pod) *corev1.PodCondition {
 	for i := range pod.Status.Conditions {
-		if pod.Status.Conditions[i].Type == Condition {
+		if pod.Status.Conditions[i].Type == podreport.Condition {
 			return &pod.Status.Conditions[i]
 		}
 	}
@@ -189,14 +158,14 @@ func findCondition(pod *corev1.Pod) *corev1.PodCondition {
 
 // reported reports whether our status annotation says initialized or failed.
 func reported(pod *corev1.Pod) bool {
-	s := Status(pod.Annotations[KeyStatus])
-	return s == StatusInitialized || s == StatusFailed
+	s := podreport.Status(pod.Annotations[podreport.KeyStatus])
+	return s == podreport.StatusInitialized || s == podreport.StatusFailed
 }
 
 // gated reports whether our condition is one of the pod's readiness gates.
 func gated(pod *corev1.Pod) bool {
 	for _, g := range pod.Spec.ReadinessGates {
-		if g.ConditionType == Condition {
+		if g.ConditionType == podreport.Condition {
 			return true
 		}
 	}

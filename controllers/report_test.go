@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // A report that its pod does not seem to have is written again with each look, and each time the kubelet starts the pod at once.
@@ -23,7 +25,7 @@ func TestWhatWasWrittenIsKnownAgainWhateverItSays(t *testing.T) {
 		"lines, quotes and nothing":        "a\nb\r\"\\\x00\u2028",
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := Report{Status: StatusFailed, Reason: ReasonInvalidAnnotation, Message: message, Notes: message}
+			r := Report{Status: podreport.StatusFailed, Reason: podreport.ReasonInvalidAnnotation, Message: message, Notes: message}
 			data, err := r.patch(&corev1.Pod{}, time.Now())
 			if err != nil {
 				t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 func metav1Now() metav1.Time { return metav1.Now() }
@@ -36,7 +37,7 @@ func TestAPodThatAskedAndGetsNothingIsToldWhy(t *testing.T) {
 		c.change(b)
 		b.ensure(t, Skipped)
 		got := b.lastReport(t)
-		if got.Status != "" || got.Reason != ReasonNotRequired || got.Message != string(c.want) || !got.Event || got.condition() != corev1.ConditionTrue {
+		if got.Status != "" || got.Reason != podreport.ReasonNotRequired || got.Message != string(c.want) || !got.Event || got.condition() != corev1.ConditionTrue {
 			t.Errorf("%s: report %+v", name, got)
 		}
 		if len(b.backend.held) != 0 || b.Ledger.size() != 0 {
@@ -50,10 +51,10 @@ func TestEnsure_forgedReportOnHostNetwork_isReplaced(t *testing.T) {
 	for _, asks := range []string{"true", "false", ""} {
 		b := newBench(t)
 		b.pods.pod.Spec.HostNetwork = true
-		b.pods.pod.Annotations = map[string]string{KeyStatus: string(StatusInitialized), intent.KeyInitialize: asks}
+		b.pods.pod.Annotations = map[string]string{podreport.KeyStatus: string(podreport.StatusInitialized), intent.KeyInitialize: asks}
 		b.finder.err = errors.New("the sandbox has no network namespace")
 		b.ensure(t, Skipped)
-		if got := b.lastReport(t); got.Status != "" || got.Reason != ReasonNotRequired || b.finder.asked.Load() != 0 || b.Ledger.size() != 0 {
+		if got := b.lastReport(t); got.Status != "" || got.Reason != podreport.ReasonNotRequired || b.finder.asked.Load() != 0 || b.Ledger.size() != 0 {
 			t.Errorf("initialize=%q: report %+v after %d questions, %d things remembered", asks, got, b.finder.asked.Load(), b.Ledger.size())
 		}
 	}
@@ -63,7 +64,7 @@ func TestEnsure_forgedReportOnHostNetwork_isReplaced(t *testing.T) {
 func TestEnsure_handlerFoundUnsupportedAfterCNI_reportsNoRules(t *testing.T) {
 	for _, by := range []Hook{Watch, Verify} {
 		b := benchOfClass(t, "kata-qemu")
-		if _, err := b.Ensure(t.Context(), CNI, announcedSandbox()); err != nil || b.lastReport(t).Status != StatusInitialized {
+		if _, err := b.Ensure(t.Context(), CNI, announcedSandbox()); err != nil || b.lastReport(t).Status != podreport.StatusInitialized {
 			t.Fatalf("error %v, report %+v", err, b.lastReport(t))
 		}
 		if _, err := b.Ensure(t.Context(), by, b.sandbox); err != nil {
@@ -121,21 +122,21 @@ func TestAReportOfAFailureEndsWithTheRequest(t *testing.T) {
 	}{
 		"no request, and there are no rules": {
 			change: func(b *bench) { delete(b.pods.pod.Annotations, intent.KeyInitialize) },
-			want:   Report{Reason: ReasonNotRequired},
+			want:   Report{Reason: podreport.ReasonNotRequired},
 		},
 		"no request, and earlier rules stay": {
 			rules:  true,
 			change: func(b *bench) { delete(b.pods.pod.Annotations, intent.KeyInitialize) },
-			want:   Report{Status: StatusInitialized, Reason: ReasonInitialized},
+			want:   Report{Status: podreport.StatusInitialized, Reason: podreport.ReasonInitialized},
 		},
 		"opted out, there are no rules": {
 			change: func(b *bench) { b.pods.pod.Annotations[intent.KeyInitialize] = "false" },
-			want:   Report{Reason: ReasonNotRequired},
+			want:   Report{Reason: podreport.ReasonNotRequired},
 		},
 		"opted out, rules of before go": {
 			rules:  true,
 			change: func(b *bench) { b.pods.pod.Annotations[intent.KeyInitialize] = "false" },
-			want:   Report{Status: StatusRemoved, Reason: ReasonRemoved},
+			want:   Report{Status: podreport.StatusRemoved, Reason: podreport.ReasonRemoved},
 		},
 	} {
 		for _, restart := range []bool{false, true} {
@@ -178,7 +179,7 @@ func checkMended(t *testing.T, b *bench, want Report, restarted bool) {
 	if got.Status != want.Status || got.Reason != want.Reason || got.condition() != corev1.ConditionTrue {
 		t.Errorf("report %+v", got)
 	}
-	if kept := want.Status == StatusInitialized; (b.backend.rules("/netns/1") != "") != kept || kept && !restarted && got.SpecHash == "" {
+	if kept := want.Status == podreport.StatusInitialized; (b.backend.rules("/netns/1") != "") != kept || kept && !restarted && got.SpecHash == "" {
 		t.Errorf("rules %q, report %+v", b.backend.rules("/netns/1"), got)
 	}
 	if e, ok := b.Ledger.Of("uid-1"); ok && (e.State == FailedPod || e.State == InvalidPod) || e.Retry {
@@ -195,7 +196,7 @@ func checkMended(t *testing.T, b *bench, want Report, restarted bool) {
 func TestAFaultDoesNotHoldAPodThatNeedsNothing(t *testing.T) {
 	for _, by := range []Hook{NRI, CNI, Watch} {
 		b := newBench(t)
-		b.pods.pod.Annotations = map[string]string{KeyStatus: string(StatusInitialized)}
+		b.pods.pod.Annotations = map[string]string{podreport.KeyStatus: string(podreport.StatusInitialized)}
 		b.backend.err = errors.New("kernel says no")
 		s := b.sandbox
 		s.ID, s.NetNS = "sandbox-1", "/netns/1"
@@ -212,7 +213,7 @@ func TestAFaultDoesNotHoldAPodThatNeedsNothing(t *testing.T) {
 // What another project has programmed works; a gate that stayed shut would be an outage of our own making.
 func TestAPodThatOthersHaveProgrammedIsLeftToThem(t *testing.T) {
 	b := newBench(t)
-	b.says(t, Report{Status: StatusInitialized, Reason: ReasonInitialized})
+	b.says(t, Report{Status: podreport.StatusInitialized, Reason: podreport.ReasonInitialized})
 	b.backend.err = &podnet.ProgrammedByOthersError{Owner: "Istio", Found: "chain ISTIO_OUTPUT"}
 	for _, by := range []Hook{Watch, Verify} {
 		if result, err := b.Ensure(t.Context(), by, b.sandbox); result != Skipped || err != nil {
@@ -220,7 +221,7 @@ func TestAPodThatOthersHaveProgrammedIsLeftToThem(t *testing.T) {
 		}
 	}
 	got := b.lastReport(t)
-	if got.Reason != ReasonProgrammedByOthers || got.Status != "" || !got.Event || got.condition() != corev1.ConditionTrue || !strings.Contains(got.Message, "Istio") {
+	if got.Reason != podreport.ReasonProgrammedByOthers || got.Status != "" || !got.Event || got.condition() != corev1.ConditionTrue || !strings.Contains(got.Message, "Istio") {
 		t.Errorf("report %+v", got)
 	}
 	if e, _ := b.Ledger.Of("uid-1"); e.State != ByOthers || e.Retry || e.Sandbox.NetNS == "" {
@@ -228,7 +229,7 @@ func TestAPodThatOthersHaveProgrammedIsLeftToThem(t *testing.T) {
 	}
 	b.backend.err = nil // they have left
 	b.verify(t)
-	if b.backend.rules("/netns/1") == "" || b.lastReport(t).Status != StatusInitialized {
+	if b.backend.rules("/netns/1") == "" || b.lastReport(t).Status != podreport.StatusInitialized {
 		t.Errorf("report %+v", b.lastReport(t))
 	}
 }
@@ -247,18 +248,18 @@ func TestKeptRulesThatOthersHaveReplaced(t *testing.T) {
 
 func TestWhatAPodForgesIsOverwritten(t *testing.T) {
 	forged := func() map[string]string {
-		return map[string]string{KeyStatus: "initialized", KeyDetails: `{"sandbox":"sandbox-1","netns":"/netns/1","specHash":"0","message":"traffic is redirected"}`}
+		return map[string]string{podreport.KeyStatus: "initialized", podreport.KeyDetails: `{"sandbox":"sandbox-1","netns":"/netns/1","specHash":"0","message":"traffic is redirected"}`}
 	}
-	open := []corev1.PodCondition{{Type: Condition, Status: corev1.ConditionTrue, Reason: ReasonInitialized, Message: "traffic is redirected"}}
+	open := []corev1.PodCondition{{Type: podreport.Condition, Status: corev1.ConditionTrue, Reason: podreport.ReasonInitialized, Message: "traffic is redirected"}}
 	for name, c := range map[string]struct {
 		asks  string
 		rules bool
 		want  Report
 	}{
-		"it asks":          {asks: "true", rules: true, want: Report{Status: StatusInitialized, Reason: ReasonInitialized}},
-		"it does not ask":  {want: Report{Status: StatusRemoved, Reason: ReasonRemoved}},
-		"it has opted out": {asks: "false", want: Report{Reason: ReasonNotRequired}},
-		"it asks wrongly":  {asks: "yes", want: Report{Status: StatusFailed, Reason: ReasonInvalidAnnotation}},
+		"it asks":          {asks: "true", rules: true, want: Report{Status: podreport.StatusInitialized, Reason: podreport.ReasonInitialized}},
+		"it does not ask":  {want: Report{Status: podreport.StatusRemoved, Reason: podreport.ReasonRemoved}},
+		"it has opted out": {asks: "false", want: Report{Reason: podreport.ReasonNotRequired}},
+		"it asks wrongly":  {asks: "yes", want: Report{Status: podreport.StatusFailed, Reason: podreport.ReasonInvalidAnnotation}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := askingPod()
@@ -290,11 +291,11 @@ func TestARemovalIsToldOnce(t *testing.T) {
 	b := newBench(t)
 	b.ensure(t, Changed)
 	b.says(t, b.lastReport(t))
-	b.pods.pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: Condition}}
+	b.pods.pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: podreport.Condition}}
 	b.pods.pod.Annotations[intent.KeyInitialize] = "false"
 	b.ensure(t, Changed)
 	b.ensure(t, Unchanged)
-	if n := len(b.reporter.reports); n != 2 || b.lastReport(t).Reason != ReasonRemoved {
+	if n := len(b.reporter.reports); n != 2 || b.lastReport(t).Reason != podreport.ReasonRemoved {
 		t.Errorf("%d reports, the last one %+v", n, b.lastReport(t))
 	}
 }

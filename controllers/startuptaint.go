@@ -15,12 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-
-	"istio-pod-network-controller/internal/podreport"
 )
-
-// KeyStartupTaint is podreport's.
-const KeyStartupTaint = podreport.KeyStartupTaint
 
 // readyPause is the time between two checks whether the agent is ready. They ask parts of this node only.
 const readyPause = time.Second
@@ -40,7 +35,7 @@ type Nodes interface {
 type StartupTaint struct {
 	Nodes Nodes
 	Node  string
-	// Key is the taint's key: KeyStartupTaint, or what an autoscaler knows as a startup taint.
+	// Key is the taint's key: podreport.KeyStartupTaint, or what an autoscaler knows as a startup taint.
 	Key string
 	// Ready returns an error that says what the agent still lacks, or nil.
 	Ready func(context.Context) error

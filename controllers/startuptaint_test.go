@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"istio-pod-network-controller/internal/outage"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // taintBench is a StartupTaint on a fake API server that counts patches, and calls a function before each if there is one.
@@ -44,7 +45,7 @@ func newTaintBench(t *testing.T, taints ...corev1.Taint) *taintBench {
 			return c.Patch(ctx, obj, p, o...)
 		},
 	}).Build()
-	b.StartupTaint = &StartupTaint{Nodes: b.client, Node: "here", Key: KeyStartupTaint, Ready: func(context.Context) error { return b.notReady }}
+	b.StartupTaint = &StartupTaint{Nodes: b.client, Node: "here", Key: podreport.KeyStartupTaint, Ready: func(context.Context) error { return b.notReady }}
 	return b
 }
 
@@ -74,7 +75,7 @@ func (b *taintBench) wantTaints(t *testing.T, node string, want ...corev1.Taint)
 }
 
 func startup(effect corev1.TaintEffect) corev1.Taint {
-	return corev1.Taint{Key: KeyStartupTaint, Effect: effect}
+	return corev1.Taint{Key: podreport.KeyStartupTaint, Effect: effect}
 }
 
 func foreign(key string) corev1.Taint {
@@ -84,7 +85,7 @@ func foreign(key string) corev1.Taint {
 func TestTheStartupTaintAloneGoes(t *testing.T) {
 	since := metav1.Unix(1000, 0)
 	late := corev1.Taint{Key: "example.com/late", Effect: corev1.TaintEffectNoExecute, TimeAdded: &since}
-	valued := corev1.Taint{Key: KeyStartupTaint, Value: "true", Effect: corev1.TaintEffectNoExecute, TimeAdded: &since}
+	valued := corev1.Taint{Key: podreport.KeyStartupTaint, Value: "true", Effect: corev1.TaintEffectNoExecute, TimeAdded: &since}
 	for name, c := range map[string]struct {
 		in, want []corev1.Taint
 		patches  int
@@ -94,7 +95,7 @@ func TestTheStartupTaintAloneGoes(t *testing.T) {
 		"ours alone":                    {in: []corev1.Taint{startup("NoSchedule")}, patches: 1},
 		"ours among others":             {in: []corev1.Taint{foreign("a"), startup("NoSchedule"), late}, want: []corev1.Taint{foreign("a"), late}, patches: 1},
 		"every effect, and a value":     {in: []corev1.Taint{startup("NoSchedule"), foreign("a"), valued, startup("PreferNoSchedule"), late}, want: []corev1.Taint{foreign("a"), late}, patches: 1},
-		"a key that begins or ends so":  {in: []corev1.Taint{foreign(KeyStartupTaint + "-yet"), foreign("x" + KeyStartupTaint)}, want: []corev1.Taint{foreign(KeyStartupTaint + "-yet"), foreign("x" + KeyStartupTaint)}},
+		"a key that begins or ends so":  {in: []corev1.Taint{foreign(podreport.KeyStartupTaint + "-yet"), foreign("x" + podreport.KeyStartupTaint)}, want: []corev1.Taint{foreign(podreport.KeyStartupTaint + "-yet"), foreign("x" + podreport.KeyStartupTaint)}},
 		"one that Kubernetes has there": {in: []corev1.Taint{foreign(corev1.TaintNodeNotReady), startup("NoExecute")}, want: []corev1.Taint{foreign(corev1.TaintNodeNotReady)}, patches: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -179,7 +180,7 @@ func TestOthersMayChangeTaintsMeanwhile(t *testing.T) {
 				node.Spec.Taints = c.others
 				return b.client.Update(t.Context(), node)
 			}
-			if _, err := b.reconcile(t); err == nil || !strings.Contains(err.Error(), KeyStartupTaint) {
+			if _, err := b.reconcile(t); err == nil || !strings.Contains(err.Error(), podreport.KeyStartupTaint) {
 				t.Errorf("error %v, want one that has the patch made anew", err)
 			}
 			b.wantTaints(t, "here", c.others...)

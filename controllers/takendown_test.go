@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // While a sandbox is taken down, its namespace's path leads to a plain file for a moment.
@@ -25,7 +26,7 @@ func TestASandboxThatIsTakenDownMeanwhileIsNoFailure(t *testing.T) {
 			if _, err := b.Ensure(t.Context(), "hook", known); errors.Is(err, podnet.ErrGone) {
 				t.Errorf("a sandbox that the runtime is still making counts as gone: %v", err)
 			}
-			if n := len(b.reporter.reports); n != 2 || b.reporter.reports[0].Status != StatusInitialized {
+			if n := len(b.reporter.reports); n != 2 || b.reporter.reports[0].Status != podreport.StatusInitialized {
 				t.Errorf("reported: %+v", b.reporter.reports)
 			}
 		})

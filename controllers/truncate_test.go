@@ -7,6 +7,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // A pod that shows a long report shows that report: what the API server gives back is compared byte by byte with what was sent,
@@ -19,7 +21,7 @@ func TestLongReportsAreToldOnce(t *testing.T) {
 		"half a letter cut off": strings.Repeat("a", maxMessage-4) + "é and more",
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := Report{Status: StatusFailed, Reason: ReasonInvalidAnnotation, Message: message}
+			r := Report{Status: podreport.StatusFailed, Reason: podreport.ReasonInvalidAnnotation, Message: message}
 			pod := &corev1.Pod{}
 			data, err := r.patch(pod, time.Now())
 			if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // known is the bench's sandbox as an early hook knows it.
@@ -165,7 +166,7 @@ func TestEnsure_failureOvertaken_isNotReported(t *testing.T) {
 			t.Fatal(err)
 		}
 		close(release)
-		if err := <-failed; err == nil || b.lastReport(t).Status != StatusInitialized {
+		if err := <-failed; err == nil || b.lastReport(t).Status != podreport.StatusInitialized {
 			t.Errorf("error %v, report %+v", err, b.lastReport(t))
 		}
 		if e, _ := b.Ledger.Of("uid-1"); e.State != Programmed || e.Retry {

@@ -13,6 +13,7 @@ import (
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/outage"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // visit holds the facts of one attempt of Ensure at one pod. It is a value: each step takes it, and returns it with its own findings.
@@ -182,7 +183,7 @@ func (p *Programmer) program(ctx context.Context, v visit) outcome {
 	}
 	news := ""
 	if next.Findings, news = listening(inTurn, p.Listeners, v, next.Findings); news != "" {
-		p.Reporter.Event(v.sandbox, ReasonListening, news)
+		p.Reporter.Event(v.sandbox, podreport.ReasonListening, news)
 	}
 	next.Findings = unheard(inTurn, p.Listeners, v, next.Findings)
 	if p.Ledger.Put(next) {
@@ -200,7 +201,7 @@ func (p *Programmer) program(ctx context.Context, v visit) outcome {
 // leftToOthers is how a visit to a pod ends whose traffic another project redirects. The pod is checked again like any other.
 func leftToOthers(v visit, others *podnet.ProgrammedByOthersError) outcome {
 	return outcome{
-		result: Skipped, report: eventReport(v, ReasonProgrammedByOthers, others.Error()),
+		result: Skipped, report: eventReport(v, podreport.ReasonProgrammedByOthers, others.Error()),
 		note: func(l *Ledger) { l.Put(Entry{Sandbox: v.sandbox, State: ByOthers}) },
 	}
 }
@@ -234,7 +235,7 @@ func (p *Programmer) remove(ctx context.Context, v visit) outcome {
 	said := known && before.State == Removed && before.Sandbox.ID == v.sandbox.ID // then the pod has the report already
 	out := outcome{result: Unchanged}
 	if removed {
-		out = outcome{result: Changed, report: new(reportOf(v, StatusRemoved, ReasonRemoved, string(v.intent.Reason)))}
+		out = outcome{result: Changed, report: new(reportOf(v, podreport.StatusRemoved, podreport.ReasonRemoved, string(v.intent.Reason)))}
 		log.FromContext(ctx).Info("rules removed", "sandbox", v.sandbox.ID, "netns", v.sandbox.NetNS)
 	} else if !said {
 		out.report = notRequired(v)
@@ -297,8 +298,8 @@ func (p *Programmer) skip(ctx context.Context, v visit) outcome {
 	}
 	out := outcome{result: Skipped, note: forget, report: notRequired(v)}
 	// A report comes with the condition. The controller of 2018 wrote the annotation alone.
-	if Status(v.pod.Annotations[KeyStatus]) == StatusInitialized && findCondition(v.pod) != nil {
-		out.report = new(reportOf(v, StatusRemoved, ReasonRemoved, "the sandbox that had rules is gone, and the new one gets none: "+string(v.intent.Reason)))
+	if podreport.Status(v.pod.Annotations[podreport.KeyStatus]) == podreport.StatusInitialized && findCondition(v.pod) != nil {
+		out.report = new(reportOf(v, podreport.StatusRemoved, podreport.ReasonRemoved, "the sandbox that had rules is gone, and the new one gets none: "+string(v.intent.Reason)))
 	}
 	return out
 }

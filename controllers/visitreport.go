@@ -8,10 +8,11 @@ import (
 
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // reportOf returns a report of a visit.
-func reportOf(v visit, status Status, reason, message string) Report {
+func reportOf(v visit, status podreport.Status, reason, message string) Report {
 	return Report{Sandbox: v.sandbox, Status: status, Reason: reason, Message: message, Hook: v.by, PodVersion: v.pod.ResourceVersion}
 }
 
@@ -24,14 +25,14 @@ func programmed(v visit, want *compiled, found Findings, proxyReady bool, messag
 	}
 	switch {
 	case found.Preempted != "":
-		r = reportOf(v, StatusFailed, ReasonPreempted, "rules of others decide about the pod's packets before ours: "+strings.ReplaceAll(found.Preempted, "\n", "; "))
+		r = reportOf(v, podreport.StatusFailed, podreport.ReasonPreempted, "rules of others decide about the pod's packets before ours: "+strings.ReplaceAll(found.Preempted, "\n", "; "))
 	case found.contention.contended():
-		r = reportOf(v, StatusFailed, ReasonContended, "somebody keeps changing the rules, and they are put back with growing pauses of up to "+lastPause.String()+
-			": a process of the pod or of the node; the events "+ReasonRulesRepaired+" say what differed")
+		r = reportOf(v, podreport.StatusFailed, podreport.ReasonContended, "somebody keeps changing the rules, and they are put back with growing pauses of up to "+lastPause.String()+
+			": a process of the pod or of the node; the events "+podreport.ReasonRulesRepaired+" say what differed")
 	case !proxyReady:
-		r = reportOf(v, StatusInitialized, ReasonProxyNotReady, message+", and the proxy is not ready; see the pod's ManagedProxy")
+		r = reportOf(v, podreport.StatusInitialized, podreport.ReasonProxyNotReady, message+", and the proxy is not ready; see the pod's ManagedProxy")
 	default:
-		r = reportOf(v, StatusInitialized, ReasonInitialized, message)
+		r = reportOf(v, podreport.StatusInitialized, podreport.ReasonInitialized, message)
 	}
 	if want != nil {
 		r.SpecHash, r.Notes = want.hash, strings.Join(v.intent.Notes, "\n")
@@ -48,12 +49,12 @@ func eventReport(v visit, reason, message string) *Report {
 func notRequired(v visit) *Report {
 	c := findCondition(v.pod)
 	switch {
-	case c != nil && c.Status == corev1.ConditionTrue && c.Reason == ReasonRemoved && !reported(v.pod) && v.intent.Removes():
+	case c != nil && c.Status == corev1.ConditionTrue && c.Reason == podreport.ReasonRemoved && !reported(v.pod) && v.intent.Removes():
 		// The removal was reported already.
 	case v.intent.Asked:
-		return eventReport(v, ReasonNotRequired, string(v.intent.Reason))
+		return eventReport(v, podreport.ReasonNotRequired, string(v.intent.Reason))
 	case gated(v.pod) || reported(v.pod):
-		return new(reportOf(v, "", ReasonNotRequired, string(v.intent.Reason)))
+		return new(reportOf(v, "", podreport.ReasonNotRequired, string(v.intent.Reason)))
 	}
 	return nil
 }
@@ -62,7 +63,7 @@ func notRequired(v visit) *Report {
 func keptReport(v visit, known Entry, proxyReady bool) *Report {
 	c, quiet := findCondition(v.pod), known.Findings
 	quiet.unheardAt = time.Time{}
-	if quiet == (Findings{}) && Status(v.pod.Annotations[KeyStatus]) == StatusInitialized && c != nil && c.Status == corev1.ConditionTrue {
+	if quiet == (Findings{}) && podreport.Status(v.pod.Annotations[podreport.KeyStatus]) == podreport.StatusInitialized && c != nil && c.Status == corev1.ConditionTrue {
 		return nil
 	}
 	if known.compiled != nil {

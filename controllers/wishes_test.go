@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 const modeKey = "sidecar.istio.io/interceptionMode"
@@ -15,7 +16,7 @@ func TestModeNoneTakesRulesAway(t *testing.T) {
 	b.ensure(t, Changed)
 	b.pods.pod.Annotations[modeKey] = "NONE"
 	b.ensure(t, Changed)
-	if got := b.lastReport(t); b.backend.held["/netns/1"] != "" || got.Status != StatusRemoved || !strings.Contains(got.Message, "NONE") {
+	if got := b.lastReport(t); b.backend.held["/netns/1"] != "" || got.Status != podreport.StatusRemoved || !strings.Contains(got.Message, "NONE") {
 		t.Errorf("rules %q, report %+v", b.backend.held["/netns/1"], got)
 	}
 	delete(b.pods.pod.Annotations, modeKey)
@@ -48,12 +49,12 @@ func TestEnsure_namespaceDefaultChanges_rulesFollow(t *testing.T) {
 	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !Permanent(err) || !strings.HasPrefix(err.Error(), "annotation "+ports+" of namespace shop: ") {
 		t.Errorf("error %v", err)
 	}
-	if got := b.lastReport(t); got.Status != StatusFailed || b.backend.held["/netns/1"] == "" {
+	if got := b.lastReport(t); got.Status != podreport.StatusFailed || b.backend.held["/netns/1"] == "" {
 		t.Errorf("report %+v", got)
 	}
 	b.pods.pod.Annotations[ports] = "9999"
 	b.ensure(t, Unchanged)
-	if got := b.lastReport(t); got.Status != StatusInitialized || got.SpecHash != hash {
+	if got := b.lastReport(t); got.Status != podreport.StatusInitialized || got.SpecHash != hash {
 		t.Errorf("report %+v, want hash %s", got, hash)
 	}
 }
@@ -65,7 +66,7 @@ func TestModeNoneIsNotRequired(t *testing.T) {
 	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); err != nil {
 		t.Fatal(err)
 	}
-	if got := b.lastReport(t); got.Reason != ReasonNotRequired || got.Status != "" || got.condition() != "True" || got.Message != string(intent.ModeNone) {
+	if got := b.lastReport(t); got.Reason != podreport.ReasonNotRequired || got.Status != "" || got.condition() != "True" || got.Message != string(intent.ModeNone) {
 		t.Errorf("report %+v", got)
 	}
 }

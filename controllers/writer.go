@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // writers is the number of workers that write reports.
@@ -169,7 +170,7 @@ func (w *Writer) write(ctx context.Context, r Report, pod *corev1.Pod) error {
 // Event makes an event of a pod: a warning, unless it says which ports are captured. The recorder counts events that differ in nothing but
 // their words as one, and keeps the words of the first. So each list of ports is an action of its own, which kubectl does not show.
 func (w *Writer) Event(s podnet.Sandbox, reason, message string) {
-	if reason == ReasonListening {
+	if reason == podreport.ReasonListening {
 		w.event(s, corev1.EventTypeNormal, reason, distinctAction("Redirect", message), message)
 		return
 	}
@@ -199,18 +200,18 @@ func (w *Writer) record(r Report, before *corev1.Pod) {
 		return
 	}
 	for note := range strings.Lines(r.Notes) {
-		w.recorder.Eventf(before, nil, corev1.EventTypeWarning, ReasonNote, "Redirect", "%s", truncate(strings.TrimSpace(note)))
+		w.recorder.Eventf(before, nil, corev1.EventTypeWarning, podreport.ReasonNote, "Redirect", "%s", truncate(strings.TrimSpace(note)))
 	}
 }
 
 func (w *Writer) recordStatus(r Report, pod *corev1.Pod) {
-	reason := map[string]string{ReasonContended: ReasonRulesContended, ReasonPreempted: ReasonRulesPreempted}[r.Reason]
+	reason := map[string]string{podreport.ReasonContended: podreport.ReasonRulesContended, podreport.ReasonPreempted: podreport.ReasonRulesPreempted}[r.Reason]
 	c := findCondition(pod)
 	switch {
 	case reason != "" && c != nil && c.Reason == r.Reason && c.Message == truncate(r.Message):
 	case reason != "":
 		w.recorder.Eventf(pod, nil, corev1.EventTypeWarning, reason, "Redirect", "%s", truncate(r.Message))
-	case r.Status == StatusFailed:
+	case r.Status == podreport.StatusFailed:
 		w.recorder.Eventf(pod, nil, corev1.EventTypeWarning, r.Reason, "Redirect", "%s", truncate(r.Message))
 	case r.Event:
 		w.recorder.Eventf(pod, nil, corev1.EventTypeNormal, r.Reason, "Redirect", "%s", truncate(r.Message))
@@ -228,7 +229,7 @@ func (w *Writer) remember(now written) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	uid := now.report.Sandbox.UID
-	if w.Failed != nil && now.report.Status == StatusFailed && !now.report.sameAs(w.last[uid].report) {
+	if w.Failed != nil && now.report.Status == podreport.StatusFailed && !now.report.sameAs(w.last[uid].report) {
 		w.Failed(now.report)
 	}
 	if _, known := w.last[uid]; !known && len(w.last) >= maxLast {

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // writerBench is a Writer on a fake API server that counts patches and refuses a given number of them.
@@ -76,7 +77,7 @@ func (b *writerBench) mustWrite(t *testing.T, r Report) *corev1.Pod {
 func goodReport() Report {
 	return Report{
 		Sandbox: podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1", ID: "sandbox-1"},
-		Status:  StatusInitialized, Reason: ReasonInitialized, Message: "ok", Hook: Watch, Backend: "fake", SpecHash: "1234",
+		Status:  podreport.StatusInitialized, Reason: podreport.ReasonInitialized, Message: "ok", Hook: Watch, Backend: "fake", SpecHash: "1234",
 	}
 }
 
@@ -86,12 +87,12 @@ func TestWriter_report_isOnePatch(t *testing.T) {
 	b := newWriterBench(t, pod)
 	got := b.mustWrite(t, goodReport())
 	var said details
-	if err := json.Unmarshal([]byte(got.Annotations[KeyDetails]), &said); err != nil {
+	if err := json.Unmarshal([]byte(got.Annotations[podreport.KeyDetails]), &said); err != nil {
 		t.Fatal(err)
 	}
 	want := details{Sandbox: "sandbox-1", Hook: Watch, Backend: "fake", SpecHash: "1234", Time: b.now.UTC(), Message: "ok"}
-	if said != want || got.Annotations[KeyStatus] != "initialized" {
-		t.Errorf("said %+v, status %q", said, got.Annotations[KeyStatus])
+	if said != want || got.Annotations[podreport.KeyStatus] != "initialized" {
+		t.Errorf("said %+v, status %q", said, got.Annotations[podreport.KeyStatus])
 	}
 	c := findCondition(got)
 	if c == nil || c.Status != corev1.ConditionTrue || len(got.Status.Conditions) != 2 {
@@ -110,20 +111,20 @@ func TestWriter_report_isOnePatch(t *testing.T) {
 func TestWriter_reportTakenAway_isWrittenAgain(t *testing.T) {
 	b := newWriterBench(t, askingPod())
 	pod := b.mustWrite(t, goodReport())
-	delete(pod.Annotations, KeyStatus)
+	delete(pod.Annotations, podreport.KeyStatus)
 	if err := b.client.Update(t.Context(), pod); err != nil {
 		t.Fatal(err)
 	}
 	b.now = b.now.Add(time.Hour)
-	if got := b.mustWrite(t, goodReport()); got.Annotations[KeyStatus] != "initialized" || b.patches != 2 {
-		t.Errorf("status %q after %d patches", got.Annotations[KeyStatus], b.patches)
+	if got := b.mustWrite(t, goodReport()); got.Annotations[podreport.KeyStatus] != "initialized" || b.patches != 2 {
+		t.Errorf("status %q after %d patches", got.Annotations[podreport.KeyStatus], b.patches)
 	}
 }
 
 func TestWriter_failure_isAlsoAnEvent(t *testing.T) {
 	b := newWriterBench(t, askingPod())
 	r := goodReport()
-	r.Status, r.Reason, r.Message = StatusFailed, ReasonInvalidAnnotation, "key: value "+strings.Repeat("x", 2000)
+	r.Status, r.Reason, r.Message = podreport.StatusFailed, podreport.ReasonInvalidAnnotation, "key: value "+strings.Repeat("x", 2000)
 	got := b.mustWrite(t, r)
 	if c := findCondition(got); c == nil || c.Status != corev1.ConditionFalse || len(c.Message) > maxMessage {
 		t.Errorf("condition %+v", c)
@@ -151,7 +152,7 @@ func TestWriter_sameCondition_keepsTransitionTime(t *testing.T) {
 	if got := findCondition(b.mustWrite(t, other)); !got.LastTransitionTime.Equal(&first) || got.Message != "made anew" {
 		t.Errorf("condition %+v", got)
 	}
-	other.Status, other.Reason = StatusFailed, ReasonRedirectFailed
+	other.Status, other.Reason = podreport.StatusFailed, podreport.ReasonRedirectFailed
 	if got := findCondition(b.mustWrite(t, other)); got.LastTransitionTime.Equal(&first) {
 		t.Errorf("condition %+v", got)
 	}
@@ -161,7 +162,7 @@ func TestWriter_otherPodOfTheName_isNotWrittenTo(t *testing.T) {
 	b := newWriterBench(t, askingPod())
 	r := goodReport()
 	r.Sandbox.UID = "uid-0"
-	if got := b.mustWrite(t, r); got.Annotations[KeyStatus] != "" || b.patches != 0 {
+	if got := b.mustWrite(t, r); got.Annotations[podreport.KeyStatus] != "" || b.patches != 0 {
 		t.Errorf("annotations %v", got.Annotations)
 	}
 }
@@ -195,7 +196,7 @@ func TestWriter_patchFails_isTriedAgain(t *testing.T) {
 		if err := b.client.Get(ctx, client.ObjectKey{Namespace: "shop", Name: "cart"}, &pod); err != nil {
 			t.Fatal(err)
 		}
-		if pod.Annotations[KeyStatus] == "initialized" {
+		if pod.Annotations[podreport.KeyStatus] == "initialized" {
 			break
 		}
 		select {
@@ -214,7 +215,7 @@ func TestWriter_patchFails_isTriedAgain(t *testing.T) {
 func TestWriter_failureGoesOn_isNotWrittenEachTime(t *testing.T) {
 	b := newWriterBench(t, askingPod())
 	r := goodReport()
-	r.Status, r.Reason, r.Message = StatusFailed, ReasonInvalidAnnotation, "key: value"
+	r.Status, r.Reason, r.Message = podreport.StatusFailed, podreport.ReasonInvalidAnnotation, "key: value"
 	b.mustWrite(t, r)
 	r.Sandbox.ID, r.Sandbox.NetNS = "sandbox-2", "/netns/2"
 	b.mustWrite(t, r)
@@ -223,7 +224,7 @@ func TestWriter_failureGoesOn_isNotWrittenEachTime(t *testing.T) {
 	if b.patches != 1 {
 		t.Errorf("%d patches for one mistake", b.patches)
 	}
-	r.Reason, r.Message = ReasonRedirectFailed, "enter /netns/2"
+	r.Reason, r.Message = podreport.ReasonRedirectFailed, "enter /netns/2"
 	if b.mustWrite(t, r); b.patches != 2 {
 		t.Errorf("%d patches for two mistakes", b.patches)
 	}
@@ -259,19 +260,19 @@ func TestWriter_answerLost_nextReportIsWritten(t *testing.T) {
 		if err := b.client.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
 			t.Error(err)
 		}
-		pod.Annotations[KeyStatus] = string(StatusFailed)
+		pod.Annotations[podreport.KeyStatus] = string(podreport.StatusFailed)
 		if err := b.client.Update(t.Context(), pod); err != nil {
 			t.Error(err)
 		}
 	}
 	wrong := goodReport()
-	wrong.Status, wrong.Reason, wrong.Message = StatusFailed, ReasonInvalidAnnotation, "no"
+	wrong.Status, wrong.Reason, wrong.Message = podreport.StatusFailed, podreport.ReasonInvalidAnnotation, "no"
 	if _, err := b.handle(t.Context(), queued{report: wrong, since: b.now}); err == nil {
 		t.Fatal("no error")
 	}
 	b.during = nil
 	b.now = b.now.Add(time.Second)
-	if got := b.mustWrite(t, goodReport()).Annotations[KeyStatus]; got != string(StatusInitialized) {
+	if got := b.mustWrite(t, goodReport()).Annotations[podreport.KeyStatus]; got != string(podreport.StatusInitialized) {
 		t.Errorf("the pod says %q", got)
 	}
 }
@@ -282,7 +283,7 @@ func TestWriter_failuresThatArePassedOn_areNoRepetitions(t *testing.T) {
 	var told []string
 	b.Failed = func(r Report) { told = append(told, r.Message) }
 	failed := goodReport()
-	failed.Status, failed.Reason, failed.Message = StatusFailed, ReasonInvalidAnnotation, "no"
+	failed.Status, failed.Reason, failed.Message = podreport.StatusFailed, podreport.ReasonInvalidAnnotation, "no"
 	for range 10 {
 		b.now = b.now.Add(time.Minute)
 		b.mustWrite(t, failed)

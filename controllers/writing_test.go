@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // mustWork has the writer do one piece of work, and gives how many are queued for at once.
@@ -44,8 +46,8 @@ func TestWriter_newerReportDuringAPatch_isWrittenToo(t *testing.T) {
 	}
 	b.mustWork(t)
 	pod, err := b.pods.Pod(t.Context(), newer.Sandbox)
-	if err != nil || !strings.Contains(pod.Annotations[KeyDetails], "sandbox-2") || len(b.next) != 0 {
-		t.Errorf("details %s, error %v, %d reports left", pod.Annotations[KeyDetails], err, len(b.next))
+	if err != nil || !strings.Contains(pod.Annotations[podreport.KeyDetails], "sandbox-2") || len(b.next) != 0 {
+		t.Errorf("details %s, error %v, %d reports left", pod.Annotations[podreport.KeyDetails], err, len(b.next))
 	}
 }
 
@@ -106,14 +108,14 @@ func TestWriter_reportWaits_isNotForgotten(t *testing.T) {
 
 // A pod that gets no rules has no status that says it had some.
 func TestWriter_reportWithoutStatus_removesContradiction(t *testing.T) {
-	for status, want := range map[Status]string{StatusFailed: "", StatusInitialized: "", StatusRemoved: "removed"} {
+	for status, want := range map[podreport.Status]string{podreport.StatusFailed: "", podreport.StatusInitialized: "", podreport.StatusRemoved: "removed"} {
 		pod := askingPod()
-		pod.Annotations[KeyStatus], pod.Annotations[KeyDetails] = string(status), "{}"
+		pod.Annotations[podreport.KeyStatus], pod.Annotations[podreport.KeyDetails] = string(status), "{}"
 		b := newWriterBench(t, pod)
 		r := goodReport()
-		r.Status, r.Reason = "", ReasonNotRequired
+		r.Status, r.Reason = "", podreport.ReasonNotRequired
 		got := b.mustWrite(t, r)
-		if _, details := got.Annotations[KeyDetails]; got.Annotations[KeyStatus] != want || details != (want != "") {
+		if _, details := got.Annotations[podreport.KeyDetails]; got.Annotations[podreport.KeyStatus] != want || details != (want != "") {
 			t.Errorf("%s: annotations %v", status, got.Annotations)
 		}
 		if c := findCondition(got); c == nil || c.Status != corev1.ConditionTrue {
@@ -121,10 +123,10 @@ func TestWriter_reportWithoutStatus_removesContradiction(t *testing.T) {
 		}
 	}
 	pod := askingPod()
-	pod.Annotations[KeyStatus] = string(StatusInitialized)
+	pod.Annotations[podreport.KeyStatus] = string(podreport.StatusInitialized)
 	r := goodReport()
-	r.Status, r.Reason = "", ReasonSandboxNotReady
-	if got := newWriterBench(t, pod).mustWrite(t, r); got.Annotations[KeyStatus] != string(StatusInitialized) {
+	r.Status, r.Reason = "", podreport.ReasonSandboxNotReady
+	if got := newWriterBench(t, pod).mustWrite(t, r); got.Annotations[podreport.KeyStatus] != string(podreport.StatusInitialized) {
 		t.Errorf("a sandbox that is made anew takes the status away: %v", got.Annotations)
 	}
 }
@@ -135,13 +137,13 @@ func TestWriter_reports_whichAreEvents(t *testing.T) {
 		want   []string
 	}{
 		"success":   {change: func(*Report) {}},
-		"a failure": {change: func(r *Report) { r.Status, r.Reason = StatusFailed, "Bad" }, want: []string{"Warning Bad ok"}},
+		"a failure": {change: func(r *Report) { r.Status, r.Reason = podreport.StatusFailed, "Bad" }, want: []string{"Warning Bad ok"}},
 		"what the owner asked for": {
 			change: func(r *Report) { r.Status, r.Reason, r.Event = "", "NotRequired", true }, want: []string{"Normal NotRequired ok"},
 		},
 		"a pod that did not ask": {change: func(r *Report) { r.Status, r.Reason = "", "NotRequired" }},
 		"settings without effect": {
-			change: func(r *Report) { r.Notes = "one\ntwo" }, want: []string{"Warning " + ReasonNote + " one", "Warning " + ReasonNote + " two"},
+			change: func(r *Report) { r.Notes = "one\ntwo" }, want: []string{"Warning " + podreport.ReasonNote + " one", "Warning " + podreport.ReasonNote + " two"},
 		},
 	} {
 		b := newWriterBench(t, askingPod())

@@ -18,8 +18,8 @@ import (
 
 // The values of --output that only rules have. With text, the language is the backend's.
 const (
-	outputNft      = kernel.LanguageNft
-	outputIptables = kernel.LanguageIptables
+	outputNft      = iptables.LanguageNft
+	outputIptables = iptables.LanguageIptables
 )
 
 var errNoNetNS = errors.New("--netns: required")
@@ -149,7 +149,7 @@ func newShow(o *rulesOptions) *cobra.Command {
 }
 
 // printListing prints what a namespace holds.
-func (o *rulesOptions) printListing(cmd *cobra.Command, have kernel.Listing) error {
+func (o *rulesOptions) printListing(cmd *cobra.Command, have iptables.Listing) error {
 	switch {
 	case o.output == cmdline.OutputJSON:
 		return cmdline.PrintJSON(cmd.OutOrStdout(), have.View)

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"istio-pod-network-controller/agent"
-	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/cmdline"
+	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/runtime/nri"
 )
@@ -139,7 +139,7 @@ const autoscalers = "cluster-autoscaler.kubernetes.io"
 
 func (o *runOptions) addStartupTaintFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.StartupTaint, "startup-taint", false, "take the startup taint off the agent's node once the agent is ready")
-	fs.StringVar(&o.StartupTaintKey, "startup-taint-key", controllers.KeyStartupTaint, "key of that taint")
+	fs.StringVar(&o.StartupTaintKey, "startup-taint-key", podreport.KeyStartupTaint, "key of that taint")
 }
 
 // validateTaintKey returns an error unless the agent may remove taints with the key. Kubernetes' own taints say that a node is not

@@ -10,9 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/cmdline"
+	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/test/standins/apistandin"
 )
 
@@ -62,18 +62,18 @@ func oneNode(pods ...corev1.Pod) *apistandin.Server {
 // reportedPod returns a pod with a report.
 func reportedPod(name, reason, message string) corev1.Pod {
 	status := corev1.ConditionFalse
-	if reason == controllers.ReasonInitialized {
+	if reason == podreport.ReasonInitialized {
 		status = corev1.ConditionTrue
 	}
 	return corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "shop", Name: name, CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour)),
-			Annotations: map[string]string{controllers.KeyDetails: `{"hook":"nri","backend":"nftables","specHash":"cafe"}`},
+			Annotations: map[string]string{podreport.KeyDetails: `{"hook":"nri","backend":"nftables","specHash":"cafe"}`},
 		},
 		Spec: corev1.PodSpec{NodeName: "node"},
 		Status: corev1.PodStatus{
 			Phase:      corev1.PodRunning,
-			Conditions: []corev1.PodCondition{{Type: controllers.Condition, Status: status, Reason: reason, Message: message}},
+			Conditions: []corev1.PodCondition{{Type: podreport.Condition, Status: status, Reason: reason, Message: message}},
 		},
 	}
 }

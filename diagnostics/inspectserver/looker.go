@@ -14,6 +14,7 @@ import (
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/kernel"
 )
@@ -190,9 +191,9 @@ func agreement(looked controllers.Looked, found kernel.Held, err error) inspect.
 }
 
 func reportedOn(pod *corev1.Pod) inspect.Reported {
-	out := inspect.Reported{Status: pod.Annotations[controllers.KeyStatus]}
+	out := inspect.Reported{Status: pod.Annotations[podreport.KeyStatus]}
 	for _, c := range pod.Status.Conditions {
-		if c.Type == controllers.Condition {
+		if c.Type == podreport.Condition {
 			out.Condition, out.Reason, out.Message = string(c.Status), c.Reason, c.Message
 		}
 	}

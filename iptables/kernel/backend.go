@@ -36,7 +36,7 @@ type writer interface {
 type reader interface {
 	Present(ctx context.Context, ns *netns.NS) (bool, error)
 	Verify(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (iptables.Drift, error)
-	List(ctx context.Context, ns *netns.NS) (have Listing, ok bool, err error)
+	List(ctx context.Context, ns *netns.NS) (have iptables.Listing, ok bool, err error)
 }
 
 // editor is a Driver that can change rules in place. generation is the number of nf_tables at which the namespace held have. done is
@@ -44,15 +44,6 @@ type reader interface {
 type editor interface {
 	Edit(ctx context.Context, ns *netns.NS, generation uint32, have, want iptables.Ruleset) (drift iptables.Drift, done bool, err error)
 }
-
-// Listing is the rules of a namespace, to be shown.
-type Listing = iptables.Listing
-
-// The values of Language in a Listing.
-const (
-	LanguageNft      = iptables.LanguageNft
-	LanguageIptables = iptables.LanguageIptables
-)
 
 // Backend programs namespaces with the chosen backend. Once the chosen backend's rules are in force, it removes those of other backends:
 // so a node can change its backend while pods run. Each call:

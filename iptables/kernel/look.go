@@ -72,12 +72,12 @@ func (e Backend) verify(ctx context.Context, ns *netns.NS, want iptables.Ruleset
 }
 
 // List returns the rules of the namespace, the chosen backend's first. ok is false if there are none.
-func (e Backend) List(ctx context.Context, at podnet.Place) (have Listing, ok bool, err error) {
+func (e Backend) List(ctx context.Context, at podnet.Place) (have iptables.Listing, ok bool, err error) {
 	have, err = Visit(ctx, e.Namespaces, at, e.list)
 	return have, have.Backend != "", err
 }
 
-func (e Backend) list(ctx context.Context, ns *netns.NS) (Listing, error) {
+func (e Backend) list(ctx context.Context, ns *netns.NS) (iptables.Listing, error) {
 	var unusable error
 	for _, b := range e.all() {
 		have, ok, err := b.List(ctx, ns)
@@ -85,11 +85,11 @@ func (e Backend) list(ctx context.Context, ns *netns.NS) (Listing, error) {
 		case errors.Is(err, xtables.ErrUnusable): // another backend may have taken the namespace
 			unusable = errors.Join(unusable, fmt.Errorf("read the rules of the %s backend: %w", b.Name(), err))
 		case err != nil:
-			return Listing{}, fmt.Errorf("read the rules of the %s backend: %w", b.Name(), err)
+			return iptables.Listing{}, fmt.Errorf("read the rules of the %s backend: %w", b.Name(), err)
 		case ok:
 			have.Backend = b.Name()
 			return have, nil
 		}
 	}
-	return Listing{}, unusable
+	return iptables.Listing{}, unusable
 }

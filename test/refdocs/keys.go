@@ -2,9 +2,9 @@ package main
 
 import (
 	"istio-pod-network-controller/agent"
-	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/internal/sidecar"
 )
 
@@ -98,12 +98,12 @@ type writtenKey struct{ name, kind, meaning string }
 // written returns every key that the agent writes or removes.
 func written() []writtenKey {
 	return []writtenKey{
-		{controllers.KeyStatus, "annotation of pods", "`initialized`, `failed` or `removed`"},
-		{controllers.KeyDetails, "annotation of pods", "JSON: sandbox, path of its network namespace, hook, backend, hash of the Spec, time, message, notes, last repair"},
-		{string(controllers.Condition), "condition of pods", "see [conditions.md](conditions.md)"},
+		{podreport.KeyStatus, "annotation of pods", "`initialized`, `failed` or `removed`"},
+		{podreport.KeyDetails, "annotation of pods", "JSON: sandbox, path of its network namespace, hook, backend, hash of the Spec, time, message, notes, last repair"},
+		{string(podreport.Condition), "condition of pods", "see [conditions.md](conditions.md)"},
 		{agentstatus.Annotation, "annotation of the agent's own pod", "JSON: version, backend, readiness, hooks, last error"},
 		{sidecar.LabelShared, "label of the pods of shared proxies", "written by the chart: the ProxyProfile whose pods the proxy serves; in the agent's namespace alone"},
 		{agent.CNIAnnotation, "annotation of the agent's DaemonSet", "written by the chart: the value of `cni` that its agents have"},
-		{controllers.KeyStartupTaint, "taint of nodes", "written by the kubelet or the node's provider; with `startupTaint` the agent removes it when it is ready"},
+		{podreport.KeyStartupTaint, "taint of nodes", "written by the kubelet or the node's provider; with `startupTaint` the agent removes it when it is ready"},
 	}
 }

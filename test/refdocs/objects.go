@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 func annotationsPage() string {
@@ -47,7 +47,7 @@ func keyRows(all []key, withOn bool) [][]string {
 func eventsPage() string {
 	p := newPage("Events", "test/refdocs/reasons.go")
 	p.text("What becomes an event, and what to do about it. [status.md](../status.md) says more about those of pods.")
-	p.block("kubectl get events -A --field-selector reason=" + controllers.ReasonRulesRepaired)
+	p.block("kubectl get events -A --field-selector reason=" + podreport.ReasonRulesRepaired)
 	p.section("Of pods")
 	p.table([]string{"Reason", "Type", "Means", "What to do"}, eventRows(podEvents()))
 	p.section("Of nodes")
@@ -115,10 +115,10 @@ func conditionsOfProfiles(s *source) (profileConditions, error) {
 
 func conditionsPage(why []sayings, profiles profileConditions) string {
 	p := newPage("Conditions", "test/refdocs/reasons.go, the reasons of internal/intent and the constants of api/v1alpha1")
-	p.section("Of pods: " + code(string(controllers.Condition)))
+	p.section("Of pods: " + code(string(podreport.Condition)))
 	p.text("True when the pod's network is as the pod asks, which includes pods that get no rules. It can be a readiness gate. A pod that neither asked nor\n" +
 		"has the gate has no such condition.")
-	p.block(`kubectl get pod POD -o jsonpath='{.status.conditions[?(@.type=="` + string(controllers.Condition) + `")]}'`)
+	p.block(`kubectl get pod POD -o jsonpath='{.status.conditions[?(@.type=="` + string(podreport.Condition) + `")]}'`)
 	var rows [][]string
 	for _, status := range []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse} {
 		for _, r := range conditionReasons() {
@@ -129,7 +129,7 @@ func conditionsPage(why []sayings, profiles profileConditions) string {
 	}
 	p.table([]string{"Status", "Reason", "Means", "What to do"}, rows)
 	p.section("Why a pod gets no rules")
-	p.text("The message of " + code(controllers.ReasonNotRequired) + " is one of these.")
+	p.text("The message of " + code(podreport.ReasonNotRequired) + " is one of these.")
 	rows = nil
 	for _, w := range why {
 		rows = append(rows, []string{w.text})

@@ -4,7 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"istio-pod-network-controller/agent"
-	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/runtime/cni/install"
 	"istio-pod-network-controller/sidecars/node"
 )
@@ -24,17 +24,17 @@ type reason struct {
 func conditionReasons() []reason {
 	const yes, no = corev1.ConditionTrue, corev1.ConditionFalse
 	return []reason{
-		{name: controllers.ReasonInitialized, status: yes, means: "the rules are in the pod's network namespace", do: "nothing"},
-		{name: controllers.ReasonRemoved, status: yes, means: "the pod has opted out, or its mode is `NONE`, and its rules were removed", do: "nothing"},
-		{name: controllers.ReasonNotRequired, status: yes, means: "the pod gets no rules; the message is one of the sentences below", do: "what the message says"},
-		{name: controllers.ReasonProgrammedByOthers, status: yes, means: "foreign rules redirect the pod, and nothing was written", do: "nothing, or re-create the pod without the other project"},
-		{name: controllers.ReasonProxyNotReady, status: no, means: "the rules are in force, and the managed or shared proxy does not serve the pod", do: "look at the pod's `ManagedProxy`"},
-		{name: controllers.ReasonProxyRefused, status: no, means: "the pod has chosen a ProxyProfile and cannot have a proxy of it", do: "what the message says"},
-		{name: controllers.ReasonSandboxNotReady, status: no, means: "the pod's sandbox is being made anew", do: "wait"},
-		{name: controllers.ReasonInvalidAnnotation, status: no, means: "an annotation has an invalid value; existing rules stay", do: "correct the annotation that the message names"},
-		{name: controllers.ReasonRedirectFailed, status: no, means: "the kernel refuses the rules, or a new pod's sandbox was not found; tried again at least every 15 s", do: "read the message, then the agent's log"},
-		{name: controllers.ReasonContended, status: no, means: "somebody keeps changing the rules, which are repaired with growing pauses", do: "find and stop who writes; the events `" + controllers.ReasonRulesRepaired + "` say what differed"},
-		{name: controllers.ReasonPreempted, status: no, means: "foreign rules see the pod's packets before ours", do: "delete the rules that the message lists, or re-create the pod without what writes them"},
+		{name: podreport.ReasonInitialized, status: yes, means: "the rules are in the pod's network namespace", do: "nothing"},
+		{name: podreport.ReasonRemoved, status: yes, means: "the pod has opted out, or its mode is `NONE`, and its rules were removed", do: "nothing"},
+		{name: podreport.ReasonNotRequired, status: yes, means: "the pod gets no rules; the message is one of the sentences below", do: "what the message says"},
+		{name: podreport.ReasonProgrammedByOthers, status: yes, means: "foreign rules redirect the pod, and nothing was written", do: "nothing, or re-create the pod without the other project"},
+		{name: podreport.ReasonProxyNotReady, status: no, means: "the rules are in force, and the managed or shared proxy does not serve the pod", do: "look at the pod's `ManagedProxy`"},
+		{name: podreport.ReasonProxyRefused, status: no, means: "the pod has chosen a ProxyProfile and cannot have a proxy of it", do: "what the message says"},
+		{name: podreport.ReasonSandboxNotReady, status: no, means: "the pod's sandbox is being made anew", do: "wait"},
+		{name: podreport.ReasonInvalidAnnotation, status: no, means: "an annotation has an invalid value; existing rules stay", do: "correct the annotation that the message names"},
+		{name: podreport.ReasonRedirectFailed, status: no, means: "the kernel refuses the rules, or a new pod's sandbox was not found; tried again at least every 15 s", do: "read the message, then the agent's log"},
+		{name: podreport.ReasonContended, status: no, means: "somebody keeps changing the rules, which are repaired with growing pauses", do: "find and stop who writes; the events `" + podreport.ReasonRulesRepaired + "` say what differed"},
+		{name: podreport.ReasonPreempted, status: no, means: "foreign rules see the pod's packets before ours", do: "delete the rules that the message lists, or re-create the pod without what writes them"},
 	}
 }
 
@@ -42,16 +42,16 @@ func conditionReasons() []reason {
 func podEvents() []reason {
 	const warning, normal = corev1.EventTypeWarning, corev1.EventTypeNormal
 	return []reason{
-		{name: controllers.ReasonInvalidAnnotation, kind: warning, means: "an annotation has an invalid value; the event says what is allowed", do: "correct it"},
-		{name: controllers.ReasonRedirectFailed, kind: warning, means: "the rules could not be written", do: "read the event, then the agent's log"},
-		{name: controllers.ReasonProxyRefused, kind: warning, means: "the pod cannot have a proxy of the ProxyProfile that it has chosen", do: "what the event says"},
-		{name: controllers.ReasonRulesRepaired, kind: warning, means: "somebody had changed the rules, and they were repaired; `-` was missing, `+` was added", do: "find who writes into the pod's network namespace"},
-		{name: controllers.ReasonRulesContended, kind: warning, means: "that happened three times in a row", do: "the same"},
-		{name: controllers.ReasonRulesPreempted, kind: warning, means: "foreign rules see the pod's packets before ours", do: "delete the rules that the event lists"},
-		{name: controllers.ReasonNote, kind: warning, means: "a setting does not do what its author may expect", do: "read the event"},
-		{name: controllers.ReasonListening, kind: normal, means: "the captured inbound ports on which somebody listens have changed", do: "nothing"},
-		{name: controllers.ReasonNotRequired, kind: normal, means: "the pod asked and gets no rules; the event says why", do: "what the event says"},
-		{name: controllers.ReasonProgrammedByOthers, kind: normal, means: "foreign rules redirect the pod", do: "nothing, or re-create the pod without the other project"},
+		{name: podreport.ReasonInvalidAnnotation, kind: warning, means: "an annotation has an invalid value; the event says what is allowed", do: "correct it"},
+		{name: podreport.ReasonRedirectFailed, kind: warning, means: "the rules could not be written", do: "read the event, then the agent's log"},
+		{name: podreport.ReasonProxyRefused, kind: warning, means: "the pod cannot have a proxy of the ProxyProfile that it has chosen", do: "what the event says"},
+		{name: podreport.ReasonRulesRepaired, kind: warning, means: "somebody had changed the rules, and they were repaired; `-` was missing, `+` was added", do: "find who writes into the pod's network namespace"},
+		{name: podreport.ReasonRulesContended, kind: warning, means: "that happened three times in a row", do: "the same"},
+		{name: podreport.ReasonRulesPreempted, kind: warning, means: "foreign rules see the pod's packets before ours", do: "delete the rules that the event lists"},
+		{name: podreport.ReasonNote, kind: warning, means: "a setting does not do what its author may expect", do: "read the event"},
+		{name: podreport.ReasonListening, kind: normal, means: "the captured inbound ports on which somebody listens have changed", do: "nothing"},
+		{name: podreport.ReasonNotRequired, kind: normal, means: "the pod asked and gets no rules; the event says why", do: "what the event says"},
+		{name: podreport.ReasonProgrammedByOthers, kind: normal, means: "foreign rules redirect the pod", do: "nothing, or re-create the pod without the other project"},
 		{
 			name: node.ReasonProxyFailed, kind: warning,
 			means: "the managed proxy has ended, or could not be started; or the pod cannot join the shared proxy",
