@@ -11,7 +11,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
+
+	"istio-pod-network-controller/hack/kernels/job"
 )
 
 // Machine is a virtual machine that runs a job on a kernel, and then turns itself off. It needs no KVM.
@@ -24,27 +25,12 @@ type Machine struct {
 	Console io.Writer
 }
 
-// Job is what ./init reads.
-type Job struct {
-	Environment []string
-	Modules     string
-	Programs    []Program
-}
-
-// Program is a test program.
-type Program struct {
-	Name      string
-	Directory string
-	Command   []string
-	Limit     time.Duration
-}
-
 // line is the kernel's command line. The machine is short-lived: no mitigations, and a panic ends it.
 const line = "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr random.trust_cpu=on"
 
 // Run boots the machine and waits until it is off.
-func (m Machine) Run(ctx context.Context, job Job) error {
-	text, err := json.Marshal(job)
+func (m Machine) Run(ctx context.Context, todo job.Job) error {
+	text, err := json.Marshal(todo)
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,9 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"istio-pod-network-controller/hack/kernels/job"
+	"istio-pod-network-controller/hack/kernels/report"
 )
 
 func main() {
@@ -73,36 +76,36 @@ func run(ctx context.Context, arguments []string, w io.Writer) error {
 }
 
 // test runs the programs on the machine's kernel and writes the report.
-func (m Machine) test(ctx context.Context, programs []Program, w io.Writer) error {
+func (m Machine) test(ctx context.Context, programs []job.Program, w io.Writer) error {
 	if err := errors.Join(os.RemoveAll(m.Results), os.MkdirAll(m.Results, 0o755)); err != nil {
 		return err
 	}
 	fmt.Fprintf(w, "Linux %s (%s): the tests of %d packages\n", m.Kernel.Release, m.Kernel.Package, len(programs))
 	began := time.Now()
-	job := Job{Modules: m.Kernel.Modules(), Programs: programs, Environment: []string{
+	todo := job.Job{Modules: m.Kernel.Modules(), Programs: programs, Environment: []string{
 		// Temporary files are not on the layer above the host's file tree, as on a real machine.
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TMPDIR=/run", "KERNELTEST_SLOWNESS=10",
 	}}
-	if err := m.Run(ctx, job); err != nil {
+	if err := m.Run(ctx, todo); err != nil {
 		return err
 	}
-	report, err := m.read(ctx, programs)
+	told, err := m.read(ctx, programs)
 	if err != nil {
 		return err
 	}
-	report.Seconds = int(time.Since(began).Seconds())
-	text, err := json.MarshalIndent(report, "", "  ")
+	told.Seconds = int(time.Since(began).Seconds())
+	text, err := json.MarshalIndent(told, "", "  ")
 	if err != nil {
 		return err
 	}
 	if err := os.WriteFile(m.Results+".json", append(text, '\n'), 0o600); err != nil {
 		return err
 	}
-	return report.print(w)
+	return show(w, told)
 }
 
-// print writes what a reader wants to know, and returns an error if something failed.
-func (r Report) print(w io.Writer) error {
+// show prints a report for people, and returns an error if something failed.
+func show(w io.Writer, r report.Report) error {
 	for _, c := range r.Backends {
 		fmt.Fprintf(w, "%-16s %4d passed, %d failed, %d skipped\n", c.Backend, c.Passed, c.Failed, c.Skipped)
 	}

@@ -14,50 +14,25 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"istio-pod-network-controller/hack/kernels/job"
+	"istio-pod-network-controller/hack/kernels/report"
 )
-
-// Report is what the tests of one kernel said.
-type Report struct {
-	Kernel   string  `json:"kernel"`
-	Release  string  `json:"release"`
-	Package  string  `json:"package"`
-	Seconds  int     `json:"seconds"`
-	Backends []Count `json:"backends"`
-	// Failed also has packages that did not run to their end, and tests that were skipped without leave.
-	Failed []string `json:"failed,omitempty"`
-	// Alone failed beside others, and passed when they ran again by themselves.
-	Alone   []string `json:"alone,omitempty"`
-	Skipped []Skip   `json:"skipped,omitempty"`
-}
-
-// Count has the results of the tests that have no parts, and of the parts of the others. A test of two backends counts for both.
-type Count struct {
-	Backend string `json:"backend"`
-	Passed  int    `json:"passed"`
-	Failed  int    `json:"failed"`
-	Skipped int    `json:"skipped"`
-}
-
-// Skip is a test that the kernel is too old for.
-type Skip struct {
-	Test   string `json:"test"`
-	Reason string `json:"reason"`
-}
 
 // outcome is what became of one test or part of a test.
 type outcome struct{ action, reason string }
 
 // read reads what the programs left.
-func (m Machine) read(ctx context.Context, programs []Program) (Report, error) {
-	r := Report{Kernel: m.Kernel.Series, Release: m.Kernel.Release, Package: m.Kernel.Package}
-	counts := map[string]*Count{}
+func (m Machine) read(ctx context.Context, programs []job.Program) (report.Report, error) {
+	r := report.Report{Kernel: m.Kernel.Series, Release: m.Kernel.Release, Package: m.Kernel.Package}
+	counts := map[string]*report.Count{}
 	for _, p := range programs {
 		outcomes, err := m.outcomes(ctx, p, &r)
 		if err != nil {
 			return r, err
 		}
 		for _, name := range slices.Sorted(maps.Keys(outcomes)) {
-			r.take(p.Name+"."+name, outcomes[name], counts)
+			take(&r, p.Name+"."+name, outcomes[name], counts)
 		}
 	}
 	for _, backend := range slices.Sorted(maps.Keys(counts)) {
@@ -66,10 +41,10 @@ func (m Machine) read(ctx context.Context, programs []Program) (Report, error) {
 	return r, nil
 }
 
-func (r *Report) take(test string, o outcome, counts map[string]*Count) {
+func take(r *report.Report, test string, o outcome, counts map[string]*report.Count) {
 	for _, backend := range backends(test) {
 		if counts[backend] == nil {
-			counts[backend] = &Count{Backend: backend}
+			counts[backend] = &report.Count{Backend: backend}
 		}
 		switch o.action {
 		case "pass":
@@ -82,7 +57,7 @@ func (r *Report) take(test string, o outcome, counts map[string]*Count) {
 	}
 	switch {
 	case o.action == "skip":
-		r.Skipped = append(r.Skipped, Skip{Test: test, Reason: o.reason})
+		r.Skipped = append(r.Skipped, report.Skip{Test: test, Reason: o.reason})
 		if !accepted(r.Kernel, o.reason) {
 			r.Failed = append(r.Failed, test+" was skipped: "+o.reason)
 		}
@@ -108,7 +83,7 @@ func backends(test string) (names []string) {
 }
 
 // outcomes returns the results of a program's tests, of those that ran again the later ones. Whole failures are added to the report.
-func (m Machine) outcomes(ctx context.Context, p Program, r *Report) (map[string]outcome, error) {
+func (m Machine) outcomes(ctx context.Context, p job.Program, r *report.Report) (map[string]outcome, error) {
 	outcomes, err := m.parse(ctx, p.Name)
 	if err != nil {
 		return nil, err

@@ -7,6 +7,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"istio-pod-network-controller/hack/kernels/job"
+	"istio-pod-network-controller/hack/kernels/report"
 )
 
 // said is the output of a test program that was started with -test.v=test2json.
@@ -18,7 +21,7 @@ func TestReport_countsByBackend_andNamesWhatFailed(t *testing.T) {
 	cases := map[string]struct {
 		kernel      string
 		files       map[string]string
-		want        []Count
+		want        []report.Count
 		wantFailed  []string
 		wantAlone   []string
 		wantSkipped int
@@ -26,42 +29,42 @@ func TestReport_countsByBackend_andNamesWhatFailed(t *testing.T) {
 		"parts count, and what has parts does not": {
 			files: map[string]string{"p.code": "0", "p.out": said("=== RUN   TestA", "=== RUN   TestA/nftables", "--- PASS: TestA/nftables (0.01s)",
 				"=== RUN   TestA/iptables_legacy", "--- PASS: TestA/iptables_legacy (0.01s)", "--- PASS: TestA (0.02s)", "PASS")},
-			want: []Count{{"iptables-legacy", 1, 0, 0}, {"nftables", 1, 0, 0}},
+			want: []report.Count{{Backend: "iptables-legacy", Passed: 1, Failed: 0, Skipped: 0}, {Backend: "nftables", Passed: 1, Failed: 0, Skipped: 0}},
 		},
 		"a test that fails beside others and passes alone": {
 			files: map[string]string{
 				"p.code": "1", "p.out": said("=== RUN   TestA", "--- FAIL: TestA (0.01s)", "FAIL"),
 				"p.again.code": "0", "p.again.out": said("=== RUN   TestA", "--- PASS: TestA (0.01s)", "PASS"),
 			},
-			want: []Count{{"any", 1, 0, 0}}, wantAlone: []string{"p.TestA"},
+			want: []report.Count{{Backend: "any", Passed: 1, Failed: 0, Skipped: 0}}, wantAlone: []string{"p.TestA"},
 		},
 		"a test that fails twice": {
 			files: map[string]string{
 				"p.code": "1", "p.out": said("=== RUN   TestA", "--- FAIL: TestA (0.01s)", "FAIL"),
 				"p.again.code": "1", "p.again.out": said("=== RUN   TestA", "--- FAIL: TestA (0.01s)", "FAIL"),
 			},
-			want: []Count{{"any", 0, 1, 0}}, wantFailed: []string{"p.TestA"},
+			want: []report.Count{{Backend: "any", Passed: 0, Failed: 1, Skipped: 0}}, wantFailed: []string{"p.TestA"},
 		},
 		"a test that fails behind its parts": {
 			files: map[string]string{"p.code": "1", "p.out": said("=== RUN   TestA", "=== RUN   TestA/x", "--- PASS: TestA/x (0.01s)", "--- FAIL: TestA (0.02s)", "FAIL")},
-			want:  []Count{{"any", 1, 1, 0}}, wantFailed: []string{"p.TestA"},
+			want:  []report.Count{{Backend: "any", Passed: 1, Failed: 1, Skipped: 0}}, wantFailed: []string{"p.TestA"},
 		},
 		"a program that the machine did not come to": {wantFailed: []string{"p did not run to its end"}},
 		"a program that ends before its tests do": {
 			files: map[string]string{"p.code": "2", "p.out": said("=== RUN   TestA", "panic: x")},
-			want:  []Count{{"any", 0, 1, 0}}, wantFailed: []string{"p ended with 2", "p.TestA"},
+			want:  []report.Count{{Backend: "any", Passed: 0, Failed: 1, Skipped: 0}}, wantFailed: []string{"p ended with 2", "p.TestA"},
 		},
 		"a test that is skipped because the kernel is old": {
 			kernel: "5.10",
 			files: map[string]string{"p.code": "0", "p.out": said("=== RUN   TestA", "=== NAME  TestA") +
 				"    x_test.go:20: this kernel has no SO_NETNS_COOKIE: it is older than Linux 5.14\n" + said("--- SKIP: TestA (0.01s)", "PASS")},
-			want: []Count{{"any", 0, 0, 1}}, wantSkipped: 1,
+			want: []report.Count{{Backend: "any", Passed: 0, Failed: 0, Skipped: 1}}, wantSkipped: 1,
 		},
 		"a test that is skipped without leave": {
 			kernel: "6.12",
 			files: map[string]string{"p.code": "0", "p.out": said("=== RUN   TestA", "=== NAME  TestA") +
 				"    x_test.go:20: nft is not installed\n" + said("--- SKIP: TestA (0.01s)", "PASS")},
-			want: []Count{{"any", 0, 0, 1}}, wantSkipped: 1, wantFailed: []string{"p.TestA was skipped: nft is not installed"},
+			want: []report.Count{{Backend: "any", Passed: 0, Failed: 0, Skipped: 1}}, wantSkipped: 1, wantFailed: []string{"p.TestA was skipped: nft is not installed"},
 		},
 	}
 	for name, c := range cases {
@@ -72,7 +75,7 @@ func TestReport_countsByBackend_andNamesWhatFailed(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			got, err := m.read(t.Context(), []Program{{Name: "p"}})
+			got, err := m.read(t.Context(), []job.Program{{Name: "p"}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -80,7 +83,7 @@ func TestReport_countsByBackend_andNamesWhatFailed(t *testing.T) {
 				len(got.Skipped) != c.wantSkipped {
 				t.Errorf("%+v", got)
 			}
-			if err := got.print(t.Output()); (err != nil) != (len(c.wantFailed) > 0) {
+			if err := show(t.Output(), got); (err != nil) != (len(c.wantFailed) > 0) {
 				t.Errorf("error %v", err)
 			}
 		})

@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"istio-pod-network-controller/hack/kernels/job"
 )
 
 // limit bounds one package's tests: a processor that is emulated is some ten times slower.
@@ -23,7 +25,7 @@ const limit = 20 * time.Minute
 const everything = "./internal/... ./iptables/... ./test/... ./..."
 
 // build builds those tests of packages that program network namespaces, and returns how to run each package's.
-func build(ctx context.Context, root, dir, packages string) ([]Program, error) {
+func build(ctx context.Context, root, dir, packages string) ([]job.Program, error) {
 	arguments := []string{"list", "-json=Dir,ImportPath,Module,TestImports,XTestImports"}
 	list := exec.CommandContext(ctx, "go", append(arguments, strings.Fields(packages)...)...)
 	list.Dir, list.Stderr = root, os.Stderr
@@ -31,7 +33,7 @@ func build(ctx context.Context, root, dir, packages string) ([]Program, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list packages: %w", err)
 	}
-	var programs []Program
+	var programs []job.Program
 	for decoder := json.NewDecoder(bytes.NewReader(text)); ; {
 		var p struct {
 			Dir, ImportPath           string
@@ -58,7 +60,7 @@ func build(ctx context.Context, root, dir, packages string) ([]Program, error) {
 		if err := compile.Run(); err != nil {
 			return nil, fmt.Errorf("build the tests of %s: %w", name, err)
 		}
-		programs = append(programs, Program{
+		programs = append(programs, job.Program{
 			Name: strings.ReplaceAll(name, "/", "_"), Directory: p.Dir, Limit: limit + time.Minute,
 			Command: []string{file, "-test.v=test2json", "-test.timeout=" + limit.String(), "-test.run=^(" + strings.Join(tests, "|") + ")$"},
 		})

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"istio-pod-network-controller/hack/kernels/report"
 )
 
 func TestChoose_words_nameCells(t *testing.T) {
@@ -95,12 +97,12 @@ func TestDocument_hasARowForEachResult(t *testing.T) {
 	}
 	err := document(page, []Result{
 		{Cell: "containerd-2.2.9", Shows: "refusals", Passed: true, Date: "2026-11-26", Commit: "abc"},
-		{Cell: "kernel-5.10-nftables", Date: "2026-11-25", Commit: "abc", Passed: true, Report: &Report{
-			Release: "5.10.0-32-amd64", Package: "5.10.223-1", Backends: []Count{{"any", 5, 0, 1}, {"nftables", 7, 0, 0}},
-			Skipped: []Skip{{"a.TestA", "no cookie"}},
+		{Cell: "kernel-5.10-nftables", Date: "2026-11-25", Commit: "abc", Passed: true, Report: &report.Report{
+			Release: "5.10.0-32-amd64", Package: "5.10.223-1", Backends: []report.Count{{Backend: "any", Passed: 5, Failed: 0, Skipped: 1}, {Backend: "nftables", Passed: 7, Failed: 0, Skipped: 0}},
+			Skipped: []report.Skip{{Test: "a.TestA", Reason: "no cookie"}},
 		}},
-		{Cell: "kernel-5.10-backends", Date: "2026-11-26", Commit: "def", Report: &Report{
-			Release: "5.10.0-32-amd64", Package: "5.10.223-1", Backends: []Count{{"nftables", 2, 1, 0}}, Failed: []string{"b.TestB"},
+		{Cell: "kernel-5.10-backends", Date: "2026-11-26", Commit: "def", Report: &report.Report{
+			Release: "5.10.0-32-amd64", Package: "5.10.223-1", Backends: []report.Count{{Backend: "nftables", Passed: 2, Failed: 1, Skipped: 0}}, Failed: []string{"b.TestB"},
 		}},
 		{Cell: "kernel-5.10-agent", Date: "2026-11-26", Commit: "def"},
 	})

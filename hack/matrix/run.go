@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"istio-pod-network-controller/hack/kernels/report"
 )
 
 // Result is what became of a cell.
@@ -23,31 +25,7 @@ type Result struct {
 	Commit  string `json:"commit"`
 	Seconds int    `json:"seconds"`
 	// Report is what hack/kernels writes.
-	Report *Report `json:"report,omitempty"`
-}
-
-// Report has what the table says of a kernel.
-type Report struct {
-	Release  string   `json:"release"`
-	Package  string   `json:"package"`
-	Backends []Count  `json:"backends"`
-	Failed   []string `json:"failed,omitempty"`
-	Alone    []string `json:"alone,omitempty"`
-	Skipped  []Skip   `json:"skipped,omitempty"`
-}
-
-// Count has the numbers of tests of one backend.
-type Count struct {
-	Backend string `json:"backend"`
-	Passed  int    `json:"passed"`
-	Failed  int    `json:"failed"`
-	Skipped int    `json:"skipped"`
-}
-
-// Skip is a test that the kernel is too old for.
-type Skip struct {
-	Test   string `json:"test"`
-	Reason string `json:"reason"`
+	Report *report.Report `json:"report,omitempty"`
 }
 
 // Runner runs cells in a checkout. The log and the result of each are in Directory.
@@ -70,9 +48,9 @@ func (r Runner) run(ctx context.Context, c Cell) (Result, error) {
 		return Result{}, err
 	}
 	defer log.Close()
-	report := filepath.Join(r.Root, "build/kernels", c.Kernel+".json")
+	reported := filepath.Join(r.Root, "build/kernels", c.Kernel+".json")
 	if c.Kernel != "" {
-		if err := os.Remove(report); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(reported); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return Result{}, err
 		}
 	}
@@ -88,7 +66,7 @@ func (r Runner) run(ctx context.Context, c Cell) (Result, error) {
 		Date: began.UTC().Format(time.DateOnly), Seconds: int(r.Now().Sub(began).Seconds()),
 	}
 	if c.Kernel != "" {
-		told, err := read[Report](report)
+		told, err := read[report.Report](reported)
 		if err == nil {
 			result.Report = &told
 		} else if result.Passed {

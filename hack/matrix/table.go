@@ -7,6 +7,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"istio-pod-network-controller/hack/kernels/report"
 )
 
 const (
@@ -66,7 +68,7 @@ func tables(results []Result) string {
 
 // kernelRow writes the row of a kernel from the results of its parts, and for below the table what was not run, skipped or failed.
 func kernelRow(rows, notes *strings.Builder, kernel string, parts []Result) {
-	var whole Report
+	var whole report.Report
 	var when []string
 	reasons := map[string]int{}
 	for _, r := range parts {
@@ -102,14 +104,14 @@ func kernelRow(rows, notes *strings.Builder, kernel string, parts []Result) {
 }
 
 // counted adds up the numbers of one backend.
-func counted(counts []Count, backend string) string {
-	var sum Count
+func counted(counts []report.Count, backend string) string {
+	var sum report.Count
 	for _, c := range counts {
 		if c.Backend == backend {
 			sum.Passed, sum.Failed, sum.Skipped = sum.Passed+c.Passed, sum.Failed+c.Failed, sum.Skipped+c.Skipped
 		}
 	}
-	if sum == (Count{}) {
+	if sum == (report.Count{}) {
 		return "not run"
 	}
 	text := fmt.Sprintf("%d passed", sum.Passed)

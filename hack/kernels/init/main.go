@@ -20,24 +20,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/hack/kernels/job"
 )
-
-// Job is what the host asks for.
-type Job struct {
-	// Environment is what all programs get.
-	Environment []string
-	// Modules is the directory of the kernel's modules.
-	Modules  string
-	Programs []Program
-}
-
-// Program is one test program.
-type Program struct {
-	Name      string
-	Directory string
-	Command   []string
-	Limit     time.Duration
-}
 
 const results = "/run/results"
 
@@ -61,15 +46,15 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var job Job
-	if err := json.Unmarshal(text, &job); err != nil {
+	var todo job.Job
+	if err := json.Unmarshal(text, &todo); err != nil {
 		return fmt.Errorf("read job: %w", err)
 	}
-	if err := prepare(ctx, job); err != nil {
+	if err := prepare(ctx, todo.Modules); err != nil {
 		return err
 	}
-	for _, p := range job.Programs {
-		if err := p.run(ctx, job.Environment); err != nil {
+	for _, p := range todo.Programs {
+		if err := runProgram(ctx, p, todo.Environment); err != nil {
 			return err
 		}
 	}
@@ -141,14 +126,14 @@ func enterTree() error {
 }
 
 // prepare gives programs what a booted machine has.
-func prepare(ctx context.Context, job Job) error {
+func prepare(ctx context.Context, modulesOf string) error {
 	var system unix.Utsname
 	if err := unix.Uname(&system); err != nil {
 		return err
 	}
 	release := unix.ByteSliceToString(system.Release[:])
 	modules := filepath.Join("/lib/modules", release)
-	if err := errors.Join(os.RemoveAll(modules), os.MkdirAll("/lib/modules", 0o755), os.Symlink(job.Modules, modules), os.MkdirAll("/run/netns", 0o755)); err != nil {
+	if err := errors.Join(os.RemoveAll(modules), os.MkdirAll("/lib/modules", 0o755), os.Symlink(modulesOf, modules), os.MkdirAll("/run/netns", 0o755)); err != nil {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(results, "release"), []byte(release), 0o600); err != nil {
@@ -164,9 +149,9 @@ func prepare(ctx context.Context, job Job) error {
 // most is how many tests of one program run again: on an emulated processor some fail for want of time beside others.
 const most = 10
 
-// run runs one program, and once more those of its tests that failed.
-func (p Program) run(ctx context.Context, environment []string) error {
-	code, err := p.once(ctx, p.Name, environment)
+// runProgram runs one program, and once more those of its tests that failed.
+func runProgram(ctx context.Context, p job.Program, environment []string) error {
+	code, err := once(ctx, p, p.Name, environment)
 	if err != nil || code == 0 {
 		return err
 	}
@@ -179,12 +164,12 @@ func (p Program) run(ctx context.Context, environment []string) error {
 		return nil
 	}
 	p.Command = append(p.Command, "-test.parallel=1", "-test.run=^("+strings.Join(failed, "|")+")$")
-	_, err = p.once(ctx, p.Name+".again", environment)
+	_, err = once(ctx, p, p.Name+".again", environment)
 	return err
 }
 
 // once writes a program's output and its exit code. A program that cannot start has exit code -1 and says why.
-func (p Program) once(ctx context.Context, name string, environment []string) (int, error) {
+func once(ctx context.Context, p job.Program, name string, environment []string) (int, error) {
 	out, err := os.Create(filepath.Join(results, name+".out"))
 	if err != nil {
 		return 0, err
