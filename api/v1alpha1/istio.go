@@ -2,7 +2,7 @@ package v1alpha1
 
 // Istio names the control plane of a proxy that is Istio's own.
 type Istio struct {
-	// Revision of the control plane; empty is the one without a revision. The ConfigMaps istio-REVISION and istio-sidecar-injector-REVISION of its
+	// Revision of the control plane; empty for an Istio without revisions. The ConfigMaps istio-REVISION and istio-sidecar-injector-REVISION of its
 	// namespace say how its proxies run.
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$`
 	// +kubebuilder:validation:MaxLength=56
