@@ -208,7 +208,14 @@ call, no capability.
 
 {{- /* The audiences of the tokens that the agent may create, as JSON. */ -}}
 {{- define "agent.tokenAudiences" -}}
-{{- ternary .Values.sidecars.tokenAudiences list .Values.sidecars.enabled | toJson -}}
+{{- $istio := ternary (list "istio-ca") list .Values.sidecars.istio.enabled -}}
+{{- ternary (concat .Values.sidecars.tokenAudiences $istio | uniq) list .Values.sidecars.enabled | toJson -}}
+{{- end -}}
+
+{{- /* The ConfigMaps of pods' namespaces that the agent may read, as JSON. */ -}}
+{{- define "agent.configMaps" -}}
+{{- $istio := ternary (list "istio-ca-root-cert") list .Values.sidecars.istio.enabled -}}
+{{- ternary (concat .Values.sidecars.configMaps $istio | uniq) list .Values.sidecars.enabled | toJson -}}
 {{- end -}}
 
 {{- /*
@@ -216,8 +223,14 @@ The agent runs proxies by the runtime's CRI. Without the policy its right to cre
 */ -}}
 {{- define "agent.checkSidecars" -}}
 {{- $narrowed := include "agent.policy" (dict "root" . "asked" .Values.admission.restrictAgent "kind" "ValidatingAdmissionPolicy") -}}
+{{- if and .Values.sidecars.istio.enabled (not .Values.sidecars.enabled) -}}
+{{- fail "sidecars.istio.enabled=true with sidecars.enabled=false: the agent would run no proxies; set sidecars.enabled=true" -}}
+{{- end -}}
+{{- if and .Values.sidecars.istio.enabled (not .Values.sidecars.istio.image) -}}
+{{- fail "sidecars.istio.enabled=true without sidecars.istio.image: name Istio's proxy of the control plane's version, such as docker.io/istio/proxyv2:1.31.0" -}}
+{{- end -}}
 {{- if and (include "agent.tokenAudiences" . | fromJsonArray) (not $narrowed) -}}
-{{- fail (printf "sidecars.tokenAudiences with admission.restrictAgent=%v on a cluster without ValidatingAdmissionPolicies, or where they were not asked for: without the policy the agent could create tokens of every account; set admission.restrictAgent=true on Kubernetes 1.30 or newer, or leave sidecars.tokenAudiences empty" .Values.admission.restrictAgent) -}}
+{{- fail (printf "sidecars.tokenAudiences or sidecars.istio with admission.restrictAgent=%v on a cluster without ValidatingAdmissionPolicies, or where they were not asked for: without the policy the agent could create tokens of every account; set admission.restrictAgent=true on Kubernetes 1.30 or newer, or leave sidecars.tokenAudiences empty and sidecars.istio off" .Values.admission.restrictAgent) -}}
 {{- end -}}
 {{- if and .Values.sidecars.enabled (eq .Values.containerRuntime "docker") -}}
 {{- fail "sidecars.enabled=true with containerRuntime=docker: Docker has no CRI, by which the agent runs proxies; use nodes with containerd or CRI-O, or leave sidecars.enabled=false" -}}

@@ -74,11 +74,23 @@ func sidecarRules() []Rule {
 			},
 		},
 		{
-			Paths: []string{"sidecars.enabled", "sidecars.tokenAudiences", "admission.restrictAgent", ClusterPath}, Says: "could create tokens of every account",
+			Paths: []string{"sidecars.enabled", "sidecars.istio.enabled"}, Says: "the agent would run no proxies",
+			Refuses: func(v at) bool { return v("sidecars.enabled") != true && v("sidecars.istio.enabled") == true },
+		},
+		{
+			Paths: []string{"sidecars.enabled", "sidecars.istio.enabled", "sidecars.istio.image"}, Says: "without sidecars.istio.image",
+			Refuses: func(v at) bool {
+				return v("sidecars.enabled") == true && v("sidecars.istio.enabled") == true && v("sidecars.istio.image") == ""
+			},
+		},
+		{
+			Paths: []string{"sidecars.enabled", "sidecars.istio.enabled", "sidecars.istio.image", "sidecars.tokenAudiences", "admission.restrictAgent", ClusterPath},
+			Says:  "could create tokens of every account",
 			Refuses: func(v at) bool {
 				audiences, _ := v("sidecars.tokenAudiences").([]any)
+				asks := len(audiences) > 0 || v("sidecars.istio.enabled") == true && v("sidecars.istio.image") != ""
 				narrowed := v("admission.restrictAgent") == true || v("admission.restrictAgent") == "auto" && v(ClusterPath) != "old"
-				return v("sidecars.enabled") == true && len(audiences) > 0 && !narrowed
+				return v("sidecars.enabled") == true && asks && !narrowed
 			},
 		},
 	}
