@@ -17,8 +17,8 @@ type need struct {
 	// own is for a right to the one object of the agent's name, in the release's namespace only, and lease for one to its Lease there.
 	own, lease bool
 	// object is the one name that a right is for, or "", and in reports whether it is for one namespace, Istio's.
-	object string
-	in     bool
+	object     string
+	in         bool
 	file, code string
 	// when is for rights that some values alone need.
 	when func(values map[string]any) bool
