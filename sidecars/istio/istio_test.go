@@ -1,6 +1,7 @@
 package istio
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -88,7 +89,7 @@ func wantError(t *testing.T, err error, pattern string) {
 		t.Fatalf("no error, want %q", pattern)
 	}
 	rest := err.Error()
-	for _, part := range strings.Split(pattern, ".*") {
+	for part := range strings.SplitSeq(pattern, ".*") {
 		_, after, found := strings.Cut(rest, part)
 		if !found {
 			t.Fatalf("%q, want %q", err, pattern)
@@ -119,10 +120,7 @@ func TestProxy_badInput_errorNamesPlaceAndValue(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := aPod(tc.change)
 			p.Slot = tc.slot
-			_, err := parsed(t, aMesh+tc.mesh, someMap).Proxy(p)
-			if tc.mesh != "" {
-				_, err = parsed(t, tc.mesh, someMap).Proxy(p)
-			}
+			_, err := parsed(t, cmp.Or(tc.mesh, aMesh), someMap).Proxy(p)
 			wantError(t, err, tc.want)
 		})
 	}
@@ -175,13 +173,8 @@ func TestProxy_slots_shareNoPort(t *testing.T) {
 			first, firstEnv := computed(t, m, p)
 			p.Slot = 1
 			other, otherEnv := computed(t, m, p)
-
-			if got := [2]int32{first.StatusPort, first.AdminPort}; got != tc.first || got != configured(t, firstEnv) {
-				t.Errorf("slot 0: %v and in PROXY_CONFIG %v, want %v", got, configured(t, firstEnv), tc.first)
-			}
-			if got := [2]int32{other.StatusPort, other.AdminPort}; got != tc.other || got != configured(t, otherEnv) {
-				t.Errorf("slot 1: %v and in PROXY_CONFIG %v, want %v", got, configured(t, otherEnv), tc.other)
-			}
+			wantPorts(t, first, firstEnv, tc.first)
+			wantPorts(t, other, otherEnv, tc.other)
 			if got := otherEnv[debugPort]; got != tc.debug {
 				t.Errorf("debug port %s, want %s", got, tc.debug)
 			}
@@ -195,12 +188,19 @@ func TestProxy_slots_shareNoPort(t *testing.T) {
 			if !maps.Equal(firstEnv, otherEnv) || !maps.Equal(first.Files, other.Files) || !slices.Equal(first.Args, other.Args) {
 				t.Errorf("the slots differ in more than ports:\n%+v\n%+v", first, other)
 			}
-			for _, key := range []string{keyConfig, keyStatusPort} {
-				if file := other.Files["/etc/istio/pod/annotations"]; strings.Contains(file, key) {
-					t.Errorf("pilot-agent would read %s and bind the ports of slot 0: %s", key, file)
-				}
-			}
 		})
+	}
+}
+
+// wantPorts wants a status and an admin port, where pilot-agent reads them: in PROXY_CONFIG, and no other ones in an annotation of its file.
+func wantPorts(t *testing.T, proxy Proxy, env map[string]string, want [2]int32) {
+	t.Helper()
+	if got := [2]int32{proxy.StatusPort, proxy.AdminPort}; got != want || got != configured(t, env) {
+		t.Errorf("%v and in PROXY_CONFIG %v, want %v", got, configured(t, env), want)
+	}
+	file := proxy.Files["/etc/istio/pod/annotations"]
+	if strings.Contains(file, keyConfig) || strings.Contains(file, keyStatusPort) {
+		t.Errorf("an annotation changes the ports: %s", file)
 	}
 }
 
