@@ -99,41 +99,49 @@ func wantError(t *testing.T, err error, pattern string) {
 }
 
 func TestProxy_badInput_errorNamesPlaceAndValue(t *testing.T) {
-	dns := func(pod *corev1.Pod) { annotated(keyConfig, `proxyMetadata: {ISTIO_META_DNS_CAPTURE: "true"}`)(pod) }
 	cases := map[string]struct {
 		mesh   string
 		change func(*corev1.Pod)
-		slot   uint32
 		want   string
 	}{
-		"an annotation that is no YAML":     {change: annotated(keyConfig, "statusPort: ["), want: `annotation proxy.istio.io/config is no ProxyConfig in YAML: .*"statusPort: ["`},
-		"an annotation that is no map":      {change: annotated(keyConfig, "7"), want: `annotation proxy.istio.io/config is no ProxyConfig in YAML: .*"7"`},
-		"proxyMetadata without quotes":      {change: annotated(keyConfig, "proxyMetadata: {A: 1}"), want: "annotation proxy.istio.io/config: proxyMetadata: A is 1, want a string in quotes"},
-		"a status port that is no port":     {change: annotated(keyConfig, "statusPort: many"), want: "statusPort is many .*proxy.istio.io/config.*, want a port"},
-		"a status port 0":                   {change: annotated(keyConfig, "statusPort: 0"), want: "statusPort is 0 .*want a port"},
-		"an admin port that is no port":     {mesh: "defaultConfig: {proxyAdminPort: 70000}", want: "proxyAdminPort is 70000 (key mesh: defaultConfig.*want a port"},
-		"an annotation's port":              {change: annotated(keyStatusPort, "x"), want: "statusPort is x .*status.sidecar.istio.io/port.*want a port"},
-		"two proxies and DNS capture":       {change: dns, slot: 1, want: "no second proxy: ISTIO_META_DNS_CAPTURE is true, and the DNS server's address localhost:15053 cannot be opened twice"},
-		"two proxies and another DNS place": {mesh: `defaultConfig: {proxyMetadata: {ISTIO_META_ENABLE_DNS_SERVER: "1", DNS_PROXY_ADDR: "localhost:53"}}`, slot: 1, want: "ISTIO_META_ENABLE_DNS_SERVER is 1, .*localhost:53 cannot"},
+		"an annotation that is no YAML": {change: annotated(keyConfig, "statusPort: ["), want: `annotation proxy.istio.io/config is no ProxyConfig in YAML: .*"statusPort: ["`},
+		"an annotation that is no map":  {change: annotated(keyConfig, "7"), want: `annotation proxy.istio.io/config is no ProxyConfig in YAML: .*"7"`},
+		"proxyMetadata without quotes":  {change: annotated(keyConfig, "proxyMetadata: {A: 1}"), want: "annotation proxy.istio.io/config: proxyMetadata: A is 1, want a string in quotes"},
+		"a status port that is no port": {change: annotated(keyConfig, "statusPort: many"), want: "statusPort is many .*proxy.istio.io/config.*, want a port"},
+		"a status port 0":               {change: annotated(keyConfig, "statusPort: 0"), want: "statusPort is 0 .*want a port"},
+		"an admin port that is no port": {mesh: "defaultConfig: {proxyAdminPort: 70000}", want: "proxyAdminPort is 70000 (key mesh: defaultConfig.*want a port"},
+		"an annotation's port":          {change: annotated(keyStatusPort, "x"), want: "statusPort is x .*status.sidecar.istio.io/port.*want a port"},
+		"a host without an address":     {mesh: `defaultConfig: {proxyMetadata: {A: "$(HOST_IP)"}}`, change: func(pod *corev1.Pod) { pod.Status.HostIP = "" }, want: "$(HOST_IP), and the pod's status has no hostIP"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			p := aPod(tc.change)
-			p.Slot = tc.slot
-			_, err := parsed(t, cmp.Or(tc.mesh, aMesh), someMap).Proxy(p)
+			_, err := parsed(t, cmp.Or(tc.mesh, aMesh), someMap).Proxy(aPod(tc.change))
 			wantError(t, err, tc.want)
 		})
 	}
 }
 
 func TestProxy_DNSCapture_isAlone(t *testing.T) {
-	p := aPod(annotated(keyConfig, `proxyMetadata: {ISTIO_META_DNS_CAPTURE: "true"}`))
-	if proxy, _ := computed(t, parsed(t, aMesh, someMap), p); !strings.Contains(proxy.Alone, "ISTIO_META_DNS_CAPTURE is true") {
-		t.Errorf("alone because %q", proxy.Alone)
+	cases := map[string]struct {
+		annotation string
+		env        []Variable
+		want       string
+	}{
+		"none":                    {},
+		"on":                      {annotation: `proxyMetadata: {ISTIO_META_DNS_CAPTURE: "true"}`, want: "ISTIO_META_DNS_CAPTURE is true, and the DNS server's address localhost:15053 cannot be opened twice"},
+		"another address":         {annotation: `proxyMetadata: {ISTIO_META_ENABLE_DNS_SERVER: "1", DNS_PROXY_ADDR: "localhost:53"}`, want: "ISTIO_META_ENABLE_DNS_SERVER is 1, and the DNS server's address localhost:53 cannot be opened twice"},
+		"the profile switches it": {annotation: `proxyMetadata: {ISTIO_META_DNS_CAPTURE: "true"}`, env: []Variable{{"ISTIO_META_DNS_CAPTURE", "false"}}},
 	}
-	p.Env = []Variable{{"ISTIO_META_DNS_CAPTURE", "false"}}
-	if proxy, _ := computed(t, parsed(t, aMesh, someMap), p); proxy.Alone != "" {
-		t.Errorf("the profile switches it off: alone because %q", proxy.Alone)
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			p := aPod(annotated(keyConfig, tc.annotation))
+			p.Env = tc.env
+			for p.Slot = range uint32(2) {
+				if proxy, _ := computed(t, parsed(t, aMesh, someMap), p); proxy.Alone != tc.want {
+					t.Errorf("slot %d is alone because %q, want %q", p.Slot, proxy.Alone, tc.want)
+				}
+			}
+		})
 	}
 }
 

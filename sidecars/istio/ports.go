@@ -39,9 +39,6 @@ func (m *Mesh) place(p Pod, config map[string]any, env *environment, out *Proxy)
 		return err
 	}
 	if p.Slot != 0 {
-		if out.Alone != "" {
-			return fmt.Errorf("no second proxy: %s", out.Alone)
-		}
 		taken := append(m.taken(p, *env), out.StatusPort, out.AdminPort)
 		free := func(n int32) int32 {
 			for slices.Contains(taken, n) {
