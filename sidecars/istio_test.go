@@ -162,6 +162,9 @@ func TestIstio_somethingIsMissing_saysWhatAndStartsLater(t *testing.T) {
 		"no root certificate": {
 			func(n *fakeNode) { n.meshed.roots = nil }, withMesh, `ConfigMap "istio-ca-root-cert" of the pod's namespace: it is not there`,
 		},
+		"other ports of the mesh": {
+			func(n *fakeNode) { n.meshed.mesh += "proxyInboundListenPort: 16006\n" }, withMesh, "15001 (outbound) and 16006 (inbound): choose a profile",
+		},
 		"a DNS server that cannot be there twice": {
 			func(n *fakeNode) {
 				n.profile.Spec.Env = []v1alpha1.EnvVar{{Name: "ISTIO_META_DNS_CAPTURE", Value: "true"}}
