@@ -6,6 +6,7 @@ import (
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars"
 )
 
 // key describes an annotation, a label or a variable that intent.Of reads.
@@ -17,11 +18,15 @@ type key struct {
 	meaning string
 }
 
-// keys returns every annotation and label that intent.Of reads.
+// keys returns every annotation and label that intent.Of reads, and the label of mTLS.
 func keys() []key {
 	return append(append(ownKeys(), istioKeys()...), []key{
 		{"sidecar.istio.io/inject", "pod (label or annotation)", "a bool", "not refused", "with `--select injected` or `either`: false refuses redirection"},
 		{"sidecar.istio.io/status", "pod, written by Istio's injector", "anything", "the pod counts as not injected", "with `--select injected` or `either`: the pod has been injected"},
+		{
+			sidecars.TLSModeLabel, "pod (label), written by the agent", "`istio`", "the agent sets it once Istio's own proxy is ready; with `--sidecars` only",
+			"peers send mTLS to the pod; another value of its owner's stays",
+		},
 		{"openshift.io/deployer-pod-for.name", "pod, written by OpenShift", "anything", "the pod is no deployer", "a deployer, not redirected by our annotation"},
 		{"openshift.io/build.name", "pod, written by OpenShift", "anything", "the pod is no build", "a build, not redirected by our annotation"},
 	}...)
