@@ -6,7 +6,6 @@ import (
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/internal/sidecar"
-	"istio-pod-network-controller/sidecars"
 )
 
 // key describes an annotation, a label or a variable that intent.Of reads.
@@ -24,7 +23,7 @@ func keys() []key {
 		{"sidecar.istio.io/inject", "pod (label or annotation)", "a bool", "not refused", "with `--select injected` or `either`: false refuses redirection"},
 		{"sidecar.istio.io/status", "pod, written by Istio's injector", "anything", "the pod counts as not injected", "with `--select injected` or `either`: the pod has been injected"},
 		{
-			sidecars.TLSModeLabel, "pod (label), written by the agent", "`istio`", "the agent sets it once Istio's own proxy is ready; with `--sidecars` only",
+			"security.istio.io/tlsMode", "pod (label), written by the agent", "`istio`", "the agent sets it once Istio's own proxy is ready; with `--sidecars` only",
 			"peers send mTLS to the pod; another value of its owner's stays",
 		},
 		{"openshift.io/deployer-pod-for.name", "pod, written by OpenShift", "anything", "the pod is no deployer", "a deployer, not redirected by our annotation"},
