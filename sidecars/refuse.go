@@ -14,6 +14,9 @@ import (
 // istioProxy is the container that Istio's injection adds to a pod's spec.
 const istioProxy = "istio-proxy"
 
+// notInjected is the label that keeps Istio from that.
+const notInjected = `sidecar.istio.io/inject: "false"`
+
 // Refusal returns why a pod cannot have a proxy of the profile, and what to do, or "". The pod itself starts and runs in any case.
 func (p *Profile) Refusal(pod *corev1.Pod, namespaceLabels map[string]string) string {
 	spec := &pod.Spec
@@ -36,7 +39,7 @@ func (p *Profile) Refusal(pod *corev1.Pod, namespaceLabels map[string]string) st
 	}
 	switch {
 	case named(istioProxy):
-		return "the pod has a proxy of its own, the container " + istioProxy + ": take it out, or choose the profile none"
+		return "the pod has a proxy of its own, the container " + istioProxy + ": take it out (label " + notInjected + " of the pod, if Istio injects it), or choose the profile none"
 	case named(sidecar.ContainerName) && !p.Shared():
 		return "the pod has a container with the name " + sidecar.ContainerName + ", which the proxy's container has: give it another name, or choose the profile none"
 	}
@@ -87,10 +90,10 @@ func ownID(c *corev1.Container, group bool) *int64 {
 
 // collision returns the name of a container that declares one of the proxy's ports, and the port.
 func collision(p *Profile, pod *corev1.Pod) (name string, port int32) {
-	taken := []int32{p.Spec.Network.InboundPort, p.Spec.Network.OutboundPort}
+	taken := p.Ports()
 	for _, c := range containers(pod) {
 		for _, declared := range c.Ports {
-			if declared.Protocol != corev1.ProtocolUDP && slices.Contains(taken, declared.ContainerPort) {
+			if declared.Protocol != corev1.ProtocolUDP && slices.Contains(taken, uint16(declared.ContainerPort)) {
 				return c.Name, declared.ContainerPort
 			}
 		}
