@@ -80,7 +80,7 @@ func agentsOf(ctx context.Context, client connection, namespace, node string) ([
 	case err == nil && (namespace != "" || len(found) > 0):
 		return found, nil
 	case namespace != "":
-		return nil, fmt.Errorf("find the agent of node %s in namespace %s, which takes the right to list pods there (role %s-inspect of the chart): %w", node, namespace, agentstatus.Name, err)
+		return nil, fmt.Errorf("find the agent of node %s in namespace %s, which takes the right to list pods there: %w", node, namespace, err)
 	}
 	elsewhere, errElsewhere := cluster.Agents(ctx, client, metav1.NamespaceAll, node)
 	switch {
@@ -92,7 +92,7 @@ func agentsOf(ctx context.Context, client connection, namespace, node string) ([
 	case err == nil && apierrors.IsForbidden(errElsewhere):
 		return nil, fmt.Errorf("namespace %s has no agent of node %s, and there is no right to look in others: give --agent-namespace", agentstatus.Name, node)
 	case apierrors.IsForbidden(errElsewhere):
-		return nil, fmt.Errorf("find the agent of node %s: this takes the right to list pods in the agents' namespace (role %s-inspect of the chart); "+
+		return nil, fmt.Errorf("find the agent of node %s: this takes the right to list pods in the agents' namespace (with inspect.enabled the chart has the role %s-inspect); "+
 			"if they are in another namespace than %s, give --agent-namespace", node, agentstatus.Name, agentstatus.Name)
 	}
 	return nil, fmt.Errorf("find the agent of node %s: %w", node, clusterError(client.config, errElsewhere))

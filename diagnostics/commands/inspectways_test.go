@@ -30,6 +30,7 @@ const (
 
 // exec is the API server's pods/exec: the program in the agent's container answers.
 func (w *inspectWorld) exec(out http.ResponseWriter, r *http.Request) {
+	w.ran = r.URL.Query()["command"]
 	if !wsstream.IsWebSocketRequest(r) {
 		w.execs[protocolSPDY]++
 		criremote.ServeExec(out, r, w, "", "", "", nil, &criremote.Options{Stdout: true, Stderr: true}, time.Minute, time.Minute, []string{protocolSPDY})
@@ -121,6 +122,7 @@ func TestInspect_everyVerdictByEveryWay_isOneDocument(t *testing.T) {
 			"directly":                          {via: "direct", user: "{token: dev}", wantExecs: map[string]int{}},
 			"by the tunnel":                     {via: "tunnel", user: "{token: dev}", wantExecs: map[string]int{}},
 			"by a command":                      {via: "exec", user: "{token: dev}", wantExecs: map[string]int{protocolWebSocket: 1}},
+			"by the way that is tried first":    {via: "auto", user: "{token: dev}", wantExecs: map[string]int{protocolWebSocket: 1}},
 			"by a command, without a token":     {via: "auto", user: "{}", wantExecs: map[string]int{protocolWebSocket: 1}},
 			"by a command, without web sockets": {via: "exec", user: "{}", noSockets: true, wantExecs: map[string]int{protocolSPDY: 1}},
 		} {
@@ -135,6 +137,27 @@ func TestInspect_everyVerdictByEveryWay_isOneDocument(t *testing.T) {
 					t.Errorf("commands %v, want %v", w.execs, tc.wantExecs)
 				}
 			})
+		}
+	}
+}
+
+// An agent that was asked by a command, and refuses, is not asked again over the network. A command that finds no agent on its socket has not asked.
+func TestInspect_refusalByACommand_isTheAnswer(t *testing.T) {
+	for said, tc := range map[string]struct {
+		code      int
+		want      string
+		wantAsked bool
+	}{
+		"error: no pod shop/cart on this node":                         {code: 1, want: "error: no pod shop/cart on this node\n"},
+		"error: " + unansweredLocally + "/run/x: no such file":         {wantAsked: true},
+		"error: unknown command \"inspect\"":                           {wantAsked: true},
+		"error: " + unansweredLocally + "/run/x: pods are never shown": {wantAsked: true},
+	} {
+		w := newInspectWorld(t)
+		w.answer = func() (out, errOut string, code int) { return "", said, 1 }
+		code, _, errOut := call(t, "", "inspect", "--kubeconfig", w.kubeconfig(t, "{token: dev}"), "cart")
+		if code != tc.code || errOut != tc.want || (len(w.tokens) > 0) != tc.wantAsked {
+			t.Errorf("%s: exit code %d, %q, asked over the network with %q", said, code, errOut, w.tokens)
 		}
 	}
 }

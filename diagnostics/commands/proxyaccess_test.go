@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/agentstatus"
@@ -33,7 +36,7 @@ func unreachable(w *inspectWorld) {
 }
 
 func TestProxyAccess_agentOfThePodsNode_isAsked(t *testing.T) {
-	w := newInspectWorld(t)
+	w := newInspectWorld(t).ofDeveloper()
 	config := w.kubeconfig(t, "{token: dev}")
 	for _, via := range []string{"auto", "direct", "tunnel"} {
 		code, out, errOut := call(t, "", "logs", "--kubeconfig", config, "--via", via, "cart", "--tail", "3", "--timestamps")
@@ -52,6 +55,47 @@ func TestProxyAccess_agentOfThePodsNode_isAsked(t *testing.T) {
 	}
 }
 
+// The default way shows nobody a token, and takes no port of the node.
+func TestProxyAccess_byDefault_runsACommandInTheAgentsContainer(t *testing.T) {
+	said := func(out, errOut string, code int) func() (string, string, int) {
+		return func() (string, string, int) { return out, errOut, code }
+	}
+	program := "/istio-pod-network-controller"
+	for name, c := range map[string]struct {
+		args       []string
+		answer     func() (out, errOut string, code int)
+		ran        []string
+		out, error string
+		code       int
+	}{
+		"a log": {
+			args: []string{"logs", "cart", "-p", "--timestamps", "--tail", "3"}, answer: said("one\n", "", 0), out: "one\n",
+			ran: []string{program, "sidecar", "logs", "shop/cart", "--tail=3", "--previous", "--timestamps"},
+		},
+		"a log that is followed ends with its caller": {
+			args: []string{"logs", "cart", "-f"}, answer: said("one\n", "", 0), out: "one\n",
+			ran: []string{program, "sidecar", "logs", "shop/cart", "--tail=-1", "--follow", "--stdin"},
+		},
+		"no log": {
+			args: []string{"logs", "cart"}, answer: said("", "error: pod shop/cart has no proxy\n", 1), error: "error: pod shop/cart has no proxy\n", code: 1,
+			ran: []string{program, "sidecar", "logs", "shop/cart", "--tail=-1"},
+		},
+		"a command": {
+			args: []string{"exec", "cart", "--", "ls", "-l"}, answer: said("a\n", "warned\n", 7), out: "a\n", error: "warned\n", code: 7,
+			ran: []string{program, "sidecar", "exec", "--runtime=crio", "shop/cart", "--", "ls", "-l"},
+		},
+	} {
+		w := newInspectWorld(t)
+		w.agent.Annotations[agentstatus.Annotation] = agentstatus.Status{Version: cmdline.Release}.String() // as with inspect.enabled=false
+		w.agent.Spec.Containers = []corev1.Container{{Args: []string{"run", "--runtime=crio", "--runtime-endpoint="}}}
+		w.answer = c.answer
+		code, out, errOut := call(t, "", append([]string{c.args[0], "--kubeconfig", w.kubeconfig(t, "{token: dev}")}, c.args[1:]...)...)
+		if code != c.code || out != c.out || errOut != c.error || !slices.Equal(w.ran, c.ran) || len(w.tokens) > 0 {
+			t.Errorf("%s: exit code %d, %q, %q; ran %q, the agent was shown %q", name, code, out, errOut, w.ran, w.tokens)
+		}
+	}
+}
+
 func TestProxyAccess_impossible_saysWhy(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(w *inspectWorld)
@@ -60,12 +104,15 @@ func TestProxyAccess_impossible_saysWhy(t *testing.T) {
 		want    []string
 	}{
 		"the agent refuses": {prepare: func(w *inspectWorld) {
-			w.refusal = &inspect.Refusal{Code: inspect.CodeForbidden, Message: "not allowed: x"}
+			w.ofDeveloper().refusal = &inspect.Refusal{Code: inspect.CodeForbidden, Message: "not allowed: x"}
 		}, want: []string{"error: not allowed: x"}},
-		"a certificate instead of a token": {prepare: func(*inspectWorld) {}, user: "{}", want: []string{"kubectl create token", "sidecar logs"}},
-		"no way":                           {prepare: func(w *inspectWorld) { unreachable(w); w.status["/proxy"] = 403 }, want: []string{"cannot be reached from here", "-inspect-tunnel"}},
-		"a way that is none":               {prepare: func(*inspectWorld) {}, args: []string{"--via", "exec"}, want: []string{`--via: value "exec"`}},
-		"there is no such pod":             {prepare: func(w *inspectWorld) { w.status["/pods/cart"] = 404 }, want: []string{"no pod shop/cart"}},
+		"a certificate instead of a token": {prepare: func(w *inspectWorld) { w.ofDeveloper() }, user: "{}", want: []string{"kubectl create token", "create pods/exec"}},
+		"no way":                           {prepare: func(w *inspectWorld) { unreachable(w.ofDeveloper()); w.status["/proxy"] = 403 }, want: []string{"cannot be reached from here", "-inspect-tunnel"}},
+		"a way that is none":               {prepare: func(*inspectWorld) {}, args: []string{"--via", "pigeon"}, want: []string{`--via: value "pigeon"`}},
+		"only the way by exec is switched on": {prepare: func(w *inspectWorld) {
+			w.ofDeveloper().agent.Annotations[agentstatus.Annotation] = agentstatus.Status{Version: cmdline.Release}.String()
+		}, want: []string{"create pods/exec in namespace " + agentsHome, "set the chart's inspect.enabled=true"}},
+		"there is no such pod": {prepare: func(w *inspectWorld) { w.status["/pods/cart"] = 404 }, want: []string{"no pod shop/cart"}},
 	} {
 		user := c.user
 		if user == "" {
