@@ -148,9 +148,15 @@ func (o *inspectOptions) ask(ctx context.Context, client connection, namespace, 
 	if err != nil {
 		return doc, err
 	}
-	ways := inspectWays{client: client, agent: by, token: o.token}
-	if doc, err = ways.ask(ctx, o.via, namespace, name); err != nil {
-		return doc, err
+	ways := inspectWays{client: client, pod: pod, agent: by, token: o.token}
+	doc, err = ways.ask(ctx, o.via, namespace, name)
+	if err == nil && doc.Programmed.Absent != "" { // of a pod that goes, the sandbox goes first
+		if why := ways.gone(ctx); why != "" {
+			return doc, errors.New(why)
+		}
+	}
+	if err != nil {
+		return doc, ways.orGone(ctx, err)
 	}
 	doc.Events = eventsOf(ctx, client, pod)
 	doc.Asked.Notes = append(doc.Asked.Notes, misplacedKeys(ctx, client, pod)...)

@@ -40,6 +40,8 @@ type inspectWorld struct {
 	// execs counts commands in the agent's container, by protocol. noSockets is an API server that knows SPDY alone.
 	execs     map[string]int
 	noSockets bool
+	// meanwhile happens when the agent is asked over the network.
+	meanwhile func(*inspectWorld)
 	// ran is the last of these commands.
 	ran []string
 }
@@ -60,6 +62,9 @@ func newInspectWorld(t *testing.T) *inspectWorld {
 	}
 	server := httptest.NewTLSServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
 		w.tokens = append(w.tokens, r.Header.Get("Authorization"))
+		if w.meanwhile != nil {
+			w.meanwhile(w)
+		}
 		if w.refusal != nil {
 			out.WriteHeader(http.StatusForbidden)
 			_ = json.NewEncoder(out).Encode(w.refusal)
@@ -81,12 +86,6 @@ func newInspectWorld(t *testing.T) *inspectWorld {
 		Spec:   corev1.PodSpec{NodeName: "node1", HostNetwork: true},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "127.0.0.1"},
 	}
-	return w
-}
-
-// ofDeveloper takes the right to run commands in the agent's container away, so that the agent is asked over the network.
-func (w *inspectWorld) ofDeveloper() *inspectWorld {
-	w.status["/exec"] = 403
 	return w
 }
 
@@ -341,13 +340,4 @@ func TestInspectWithoutACluster(t *testing.T) {
 			t.Errorf("%s: exit code %d, error %q", name, code, errOut)
 		}
 	}
-}
-
-func writeFile(t *testing.T, text string) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
 }

@@ -3,10 +3,12 @@ package commands
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -41,6 +43,41 @@ func inspectedPod(ctx context.Context, client connection, namespace, name string
 		return nil, fmt.Errorf("pod %s uses its node's network (hostNetwork), which is never redirected: give it a network of its own", at)
 	}
 	return pod, nil
+}
+
+// goneTimeout bounds the look whether a pod has gone.
+const goneTimeout = 5 * time.Second
+
+// gone says that the pod has gone, or goes, since it was read; "" if it has not, or that is not known.
+func (w inspectWays) gone(ctx context.Context) string {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goneTimeout)
+	defer cancel()
+	at := w.pod.Namespace + "/" + w.pod.Name
+	switch now, err := w.client.CoreV1().Pods(w.pod.Namespace).Get(ctx, w.pod.Name, metav1.GetOptions{}); {
+	case apierrors.IsNotFound(err):
+		return fmt.Sprintf("pod %s was deleted while its agent was asked", at)
+	case err != nil:
+		return ""
+	case now.UID != w.pod.UID:
+		return fmt.Sprintf("pod %s was deleted while its agent was asked, and another pod has its name now: ask again", at)
+	case now.DeletionTimestamp != nil:
+		return fmt.Sprintf("pod %s is being deleted", at)
+	}
+	return ""
+}
+
+// orGone returns an error with the words of gone before it: they say more.
+func (w inspectWays) orGone(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if why := w.gone(ctx); why != "" {
+		return fmt.Errorf("%s: %w", why, err)
+	}
+	return err
 }
 
 // misplacedKeys names keys of the pod and its namespace that nearly are the agent's, which does not read them. Without the right to get the

@@ -33,6 +33,7 @@ const (
 // inspectWays asks one agent.
 type inspectWays struct {
 	client connection
+	pod    *corev1.Pod // about which it is asked
 	agent  cluster.Agent
 	token  string // of --agent-token
 }

@@ -131,8 +131,8 @@ func (o *proxyAccess) ask(ctx context.Context, pod string, q proxyQuestion) erro
 	if err != nil {
 		return err
 	}
-	w := &inspectWays{client: client, agent: by, token: o.token}
-	return w.each(o.via, func(way string) (answered bool, err error) {
+	w := &inspectWays{client: client, pod: of, agent: by, token: o.token}
+	return w.orGone(ctx, w.each(o.via, func(way string) (answered bool, err error) {
 		if way == viaExec {
 			err = q.byExec(*w, namespace, name)
 			return !errors.As(err, &notBegunError{}), err
@@ -144,7 +144,7 @@ func (o *proxyAccess) ask(ctx context.Context, pod string, q proxyQuestion) erro
 		}
 		_ = conn.Close() // nothing was said on it
 		return true, q.byNetwork(inspect.Client{Certificate: w.agent.Status.Inspect.Certificate, Token: w.token, Dial: dial}, namespace, name)
-	})
+	}))
 }
 
 // log prints a proxy's log by `sidecar logs` in the agent's container.
@@ -178,7 +178,14 @@ func (w inspectWays) exec(ctx context.Context, pod string, command []string, out
 			args = append(args, flag+"="+value)
 		}
 	}
-	return w.run(ctx, append(append(args, pod, "--"), command...), remotecommand.StreamOptions{Stdout: out, Stderr: errOut})
+	code, err = w.run(ctx, append(append(args, pod, "--"), command...), remotecommand.StreamOptions{Stdout: out, Stderr: errOut})
+	if err != nil || code == 0 {
+		return code, err
+	}
+	if why := w.gone(ctx); why != "" {
+		_, err = fmt.Fprintln(errOut, "error:", why)
+	}
+	return code, err
 }
 
 // probed dials, within the time of a way.

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/agentstatus"
@@ -92,6 +93,59 @@ func TestProxyAccess_byDefault_runsACommandInTheAgentsContainer(t *testing.T) {
 		code, out, errOut := call(t, "", append([]string{c.args[0], "--kubeconfig", w.kubeconfig(t, "{token: dev}")}, c.args[1:]...)...)
 		if code != c.code || out != c.out || errOut != c.error || !slices.Equal(w.ran, c.ran) || len(w.tokens) > 0 {
 			t.Errorf("%s: exit code %d, %q, %q; ran %q, the agent was shown %q", name, code, out, errOut, w.ran, w.tokens)
+		}
+	}
+}
+
+// A pod that goes while its agent is asked: the message says so, and the exit code is an error's. Of a command that has run it is the command's.
+func TestAsked_podDeletedMeanwhile_isSaid(t *testing.T) {
+	const notHere = "the agent of node node1 knows no pod shop/cart"
+	for name, c := range map[string]struct {
+		after func(w *inspectWorld) // what becomes of the pod once it was read
+		want  string
+	}{
+		"it is gone":               {func(w *inspectWorld) { w.status["/pods/cart"] = 404 }, "error: pod shop/cart was deleted while its agent was asked"},
+		"it goes":                  {func(w *inspectWorld) { w.pod.DeletionTimestamp = new(metav1.Now()) }, "error: pod shop/cart is being deleted"},
+		"another one has its name": {func(w *inspectWorld) { w.pod.UID = "uid-2" }, "error: pod shop/cart was deleted while its agent was asked, and another pod has its name now: ask again"},
+	} {
+		for command, code := range map[string]int{"inspect cart": 1, "logs cart": 1, "exec cart -- ls": 7} {
+			w := newInspectWorld(t)
+			w.answer = func() (out, errOut string, code int) {
+				c.after(w)
+				if command == "exec cart -- ls" {
+					return "", "", 7
+				}
+				return "", "error: " + notHere, 1
+			}
+			got, _, errOut := call(t, "", append([]string{command[:strings.Index(command, " ")], "--kubeconfig", w.kubeconfig(t, "{token: dev}")}, strings.Fields(command)[1:]...)...)
+			if got != code || !strings.HasPrefix(errOut, c.want) || code == 1 && !strings.Contains(errOut, ": "+notHere) {
+				t.Errorf("%s, %s: exit code %d, %q", command, name, got, errOut)
+			}
+			w = newInspectWorld(t).ofDeveloper()
+			w.refusal = &inspect.Refusal{Code: inspect.CodeNotHere, Message: notHere}
+			w.meanwhile = c.after
+			got, _, errOut = call(t, "", append([]string{command[:strings.Index(command, " ")], "--kubeconfig", w.kubeconfig(t, "{token: dev}")}, strings.Fields(command)[1:]...)...)
+			if got != 1 || !strings.HasPrefix(errOut, c.want+": "+notHere) {
+				t.Errorf("%s over the network, %s: exit code %d, %q", command, name, got, errOut)
+			}
+		}
+	}
+}
+
+// The sandbox goes before the pod: then the agent knows the pod, and has nothing to look at.
+func TestInspect_podWithoutSandboxGoes_isSaid(t *testing.T) {
+	for name, c := range map[string]struct {
+		going bool
+		want  int
+	}{"it is being deleted": {true, 1}, "it starts": {false, inspect.ExitDiffer}} {
+		w := newInspectWorld(t)
+		w.document.Programmed.Absent, w.document.Agreement.Verdict = "no sandbox", inspect.Unknown
+		if c.going {
+			w.pod.DeletionTimestamp = new(metav1.Now())
+		}
+		code, _, errOut := call(t, "", "inspect", "--kubeconfig", w.kubeconfig(t, "{token: dev}"), "cart")
+		if code != c.want || c.going != strings.Contains(errOut, "pod shop/cart is being deleted") {
+			t.Errorf("%s: exit code %d, %q", name, code, errOut)
 		}
 	}
 }
