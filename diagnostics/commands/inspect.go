@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/agentstatus"
@@ -128,12 +127,9 @@ func (o *inspectOptions) document(ctx context.Context, pod string) (inspect.Docu
 	if err != nil {
 		return inspect.Document{}, err
 	}
-	namespace, name := client.namespace, pod
-	if before, after, ok := strings.Cut(pod, "/"); ok {
-		namespace, name = before, after
-	}
-	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
-		return inspect.Document{}, fmt.Errorf("%q: want a pod's name, or NAMESPACE/NAME", pod)
+	namespace, name, err := o.podNamed(client, pod)
+	if err != nil {
+		return inspect.Document{}, err
 	}
 	return o.ask(ctx, client, namespace, name)
 }
@@ -159,6 +155,9 @@ func (o *inspectOptions) ask(ctx context.Context, client connection, namespace, 
 		return doc, ways.orGone(ctx, err)
 	}
 	doc.Events = eventsOf(ctx, client, pod)
+	for i := range doc.Next { // the agent does not know its own name
+		doc.Next[i] = strings.NewReplacer(inspect.AgentNamespace, by.Namespace, inspect.AgentPod, by.Name).Replace(doc.Next[i])
+	}
 	doc.Asked.Notes = append(doc.Asked.Notes, misplacedKeys(ctx, client, pod)...)
 	if own, s := cmdline.Build().Version, by.Status; s != nil && s.Version != "" && s.Version != own {
 		doc.Next = append(doc.Next, fmt.Sprintf("this command is release %s and the agent %s: where they say different things, use the agent's release", own, s.Version))

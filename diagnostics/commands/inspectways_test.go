@@ -178,6 +178,28 @@ func TestInspect_failedCommand_isNotRunAgain(t *testing.T) {
 	}
 }
 
+// kubectl takes and prints pod/NAME. A namespace that is named twice in two ways is a mistake, and not one of them.
+func TestPodNamed_asKubectlDoes(t *testing.T) {
+	for args, want := range map[string]string{
+		"cart": "", "-n shop cart": "", "shop/cart": "", "-n shop shop/cart": "", "pod/cart": "", "pods/cart": "", "-n shop pod/cart": "",
+		"-n other shop/cart": `error: "shop/cart" names another namespace than --namespace other: leave one of them out`,
+		"shop/cart/x":        `error: "shop/cart/x": want a pod's name, or NAMESPACE/NAME`,
+		"pod/":               `error: "pod/": want a pod's name, or NAMESPACE/NAME`,
+	} {
+		for _, command := range []string{"inspect", "logs", "exec"} {
+			w := newInspectWorld(t)
+			line := append([]string{command, "--kubeconfig", w.kubeconfig(t, "{token: dev}")}, strings.Fields(args)...)
+			if command == "exec" {
+				line = append(line, "--", "ls")
+			}
+			_, _, errOut := call(t, "", line...)
+			if strings.Contains(errOut, "error: ") != (want != "") || !strings.HasPrefix(errOut, want) {
+				t.Errorf("%s %s: %q, want %q", command, args, errOut, want)
+			}
+		}
+	}
+}
+
 // Keys that nearly are the agent's are named, with what was meant: the agent does not know them.
 func TestInspect_mistypedKeys_areNamed(t *testing.T) {
 	w := newInspectWorld(t)

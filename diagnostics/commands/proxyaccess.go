@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/remotecommand"
 
 	"istio-pod-network-controller/diagnostics/inspect"
@@ -56,7 +55,7 @@ func newProxyLogs(p Program) *cobra.Command {
 	o.addTo(cmd)
 	fs := cmd.Flags()
 	fs.BoolVarP(&l.Previous, "previous", "p", false, "the log of the proxy before the newest one, running or not")
-	fs.BoolVarP(&l.Follow, "follow", "f", false, "go on with what is written later, for an hour at most")
+	fs.BoolVarP(&l.Follow, "follow", "f", false, "go on with what is written later; over the network for an hour at most")
 	fs.BoolVar(&l.Times, "timestamps", false, "begin each line with the time at which it was written")
 	fs.IntVar(&l.Tail, "tail", -1, "the last lines only; -1 for all")
 	return cmd
@@ -116,12 +115,9 @@ func (o *proxyAccess) ask(ctx context.Context, pod string, q proxyQuestion) erro
 	if err != nil {
 		return err
 	}
-	namespace, name := client.namespace, pod
-	if before, after, ok := strings.Cut(pod, "/"); ok {
-		namespace, name = before, after
-	}
-	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
-		return fmt.Errorf("%q: want a pod's name, or NAMESPACE/NAME", pod)
+	namespace, name, err := o.podNamed(client, pod)
+	if err != nil {
+		return err
 	}
 	of, err := inspectedPod(ctx, client, namespace, name)
 	if err != nil {
