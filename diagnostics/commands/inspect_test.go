@@ -176,17 +176,6 @@ func TestInspectAsksTheAgentOfThePodsNode(t *testing.T) {
 	}
 }
 
-// What to do next names the agent, so that it can be typed as it is.
-func TestInspectNamesTheAgentInWhatToDo(t *testing.T) {
-	w := newInspectWorld(t)
-	w.document.Agreement.Verdict = inspect.Differ
-	w.document.Next = inspect.Advise(w.document)
-	code, out, errOut := call(t, "", "inspect", "--kubeconfig", w.kubeconfig(t, "{token: dev}"), "cart")
-	if want := "kubectl -n " + agentsHome + " logs agent-1 | grep shop/cart"; code != inspect.ExitDiffer || !strings.Contains(out, want) {
-		t.Errorf("exit code %d, want %q in\n%s%s", code, want, out, errOut)
-	}
-}
-
 func TestInspectSaysThatTheAgentIsOfAnotherRelease(t *testing.T) {
 	w := newInspectWorld(t)
 	config := w.kubeconfig(t, "{token: dev}")

@@ -178,6 +178,17 @@ func TestInspect_failedCommand_isNotRunAgain(t *testing.T) {
 	}
 }
 
+// What to do next names the agent, so that it can be typed as it is.
+func TestInspectNamesTheAgentInWhatToDo(t *testing.T) {
+	w := newInspectWorld(t)
+	w.document.Agreement.Verdict = inspect.Differ
+	w.document.Next = inspect.Advise(w.document)
+	code, out, errOut := call(t, "", "inspect", "--kubeconfig", w.kubeconfig(t, "{token: dev}"), "cart")
+	if want := "kubectl -n " + agentsHome + " logs agent-1 | grep shop/cart"; code != inspect.ExitDiffer || !strings.Contains(out, want) {
+		t.Errorf("exit code %d, want %q in\n%s%s", code, want, out, errOut)
+	}
+}
+
 // kubectl takes and prints pod/NAME. A namespace that is named twice in two ways is a mistake, and not one of them.
 func TestPodNamed_asKubectlDoes(t *testing.T) {
 	for args, want := range map[string]string{
