@@ -42,7 +42,7 @@ func newProxyLogs(p Program) *cobra.Command {
 			"Where the chart has inspect.enabled=true, the agent also answers whoever has the right to get pods/log of the pod (see inspect).",
 		Example: "  istio-pod-network-controller logs -n shop cart-1 -f --tail 20",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.ask(cmd.Context(), args[0], proxyQuestion{
+			err := o.ask(cmd.Context(), args[0], proxyQuestion{
 				byNetwork: func(c inspect.Client, namespace, name string) error {
 					return c.Log(cmd.Context(), namespace, name, l, cmd.OutOrStdout())
 				},
@@ -50,6 +50,10 @@ func newProxyLogs(p Program) *cobra.Command {
 					return w.log(cmd.Context(), l, namespace+"/"+name, cmd.OutOrStdout())
 				},
 			})
+			if l.Follow && errors.Is(cmd.Context().Err(), context.Canceled) {
+				return nil // Ctrl-C is how a followed log ends
+			}
+			return err
 		},
 	}
 	o.addTo(cmd)

@@ -1,8 +1,10 @@
 package commands
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"path"
 	"slices"
@@ -93,6 +95,21 @@ func TestProxyAccess_byDefault_runsACommandInTheAgentsContainer(t *testing.T) {
 		code, out, errOut := call(t, "", append([]string{c.args[0], "--kubeconfig", w.kubeconfig(t, "{token: dev}")}, c.args[1:]...)...)
 		if code != c.code || out != c.out || errOut != c.error || !slices.Equal(w.ran, c.ran) || len(w.tokens) > 0 {
 			t.Errorf("%s: exit code %d, %q, %q; ran %q, the agent was shown %q", name, code, out, errOut, w.ran, w.tokens)
+		}
+	}
+}
+
+func TestProxyLogs_interrupted_isNoErrorOfAFollowedLog(t *testing.T) {
+	w := newInspectWorld(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	w.answer = func() (out, errOut string, code int) { cancel(); return "one\n", "", 1 }
+	for follow, want := range map[bool]bool{true: true, false: false} {
+		cmd := newProxyLogs(Program{})
+		cmd.SetArgs([]string{"--kubeconfig", w.kubeconfig(t, "{token: dev}"), "cart", fmt.Sprintf("--follow=%t", follow)})
+		cmd.SilenceUsage, cmd.SilenceErrors = true, true
+		cmd.SetOut(io.Discard)
+		if err := cmd.ExecuteContext(ctx); (err == nil) != want {
+			t.Errorf("followed %t: %v", follow, err)
 		}
 	}
 }
