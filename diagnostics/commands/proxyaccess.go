@@ -135,7 +135,8 @@ func (o *proxyAccess) ask(ctx context.Context, pod string, q proxyQuestion) erro
 	return w.orGone(ctx, w.each(o.via, func(way string) (answered bool, err error) {
 		if way == viaExec {
 			err = q.byExec(*w, namespace, name)
-			return !errors.As(err, &notBegunError{}), err
+			_, notBegun := errors.AsType[notBegunError](err)
+			return !notBegun, err
 		}
 		dial := map[string]dial{viaDirect: w.direct(), viaTunnel: w.tunnel()}[way]
 		conn, err := probed(ctx, dial)
