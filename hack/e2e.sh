@@ -205,7 +205,7 @@ fresh=$PWD/build/fresh.json
 for backend in "${backends[@]}"; do
   if [[ $backend == none ]]; then continue; fi
   say "installing the agent with the backend $backend"
-  hack/deploy.sh --set "backend=$backend" --set select=either --set nri=off --set cni=off
+  hack/deploy.sh --set "backend=$backend" --set select=either --set nri=off --set cni=off --set inspect.enabled=true
   say "running the tests"
   E2E_BACKEND=$backend tests "$backend" 30m -test.parallel 8 "$@"
 done

@@ -5,6 +5,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,20 +33,29 @@ func newSidecar() *cobra.Command {
 }
 
 func newSidecarLogs() *cobra.Command {
-	l := node.Log{}
+	l, input := node.Log{}, false
 	cmd := &cobra.Command{
 		Use: "logs NAMESPACE/POD", Short: "Print the log of a pod's proxy", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if l.Namespace, l.Pod, err = cmdline.SplitPod(args[0]); err != nil {
 				return err
 			}
-			return l.Print(cmd.Context(), cmd.OutOrStdout())
+			ctx, cancel := context.WithCancel(cmd.Context())
+			defer cancel()
+			if input {
+				go func() {
+					defer cancel()
+					_, _ = io.Copy(io.Discard, cmd.InOrStdin()) // an error ends it, too
+				}()
+			}
+			return l.Print(ctx, cmd.OutOrStdout())
 		},
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&l.Root, "log-root", node.DefaultLogRoot, "the kubelet's directory of pods' logs")
 	fs.BoolVar(&l.Previous, "previous", false, "the log of the proxy before the newest one, running or not")
 	fs.BoolVarP(&l.Follow, "follow", "f", false, "go on with what is written later")
+	fs.BoolVarP(&input, "stdin", "i", false, "end with this command's input: container runtimes leave a command running whose caller has gone")
 	fs.BoolVar(&l.Times, "timestamps", false, "begin each line with the time at which it was written")
 	fs.IntVar(&l.Tail, "tail", -1, "the last lines only; -1 for all")
 	return cmd
