@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	"istio.io/istio/pilot/cmd/pilot-agent/app"
+	"istio.io/istio/pilot/pkg/config/kube/crd"
 	fake "istio.io/istio/pilot/test/xds"
 	istioagent "istio.io/istio/pkg/istio-agent"
 	"istio.io/istio/pkg/security"
@@ -90,6 +92,33 @@ func newWorld(t *testing.T, objects, config string) *world {
 	return w
 }
 
+// configure adds resources of Istio's for a test, or until the function that it returns removes them.
+func (w *world) configure(t *testing.T, text string) (remove func()) {
+	t.Helper()
+	configs, _, err := crd.ParseInputs(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range configs {
+		c.Domain = "cluster.local"
+		if _, err := w.istiod.Store().Create(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var once sync.Once
+	remove = func() {
+		once.Do(func() {
+			for _, c := range configs {
+				if err := w.istiod.Store().Delete(c.GroupVersionKind, c.Name, c.Namespace, nil); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	t.Cleanup(remove)
+	return remove
+}
+
 // programs copies the test's program, and the bootstrap's template of Istio's source, for the proxies' user.
 func programs(t *testing.T) string {
 	t.Helper()
@@ -159,6 +188,7 @@ func (w *world) addPod(t *testing.T, name, ip string, labels map[string]string) 
 	kerneltest.AddAddresses(t, p.ns, "eth0", ip+"/16")
 	kerneltest.AddRoute(t, p.ns, "0.0.0.0/0", nodeIP)
 	kerneltest.Sysctl(t, p.ns, "net/ipv4/tcp_migrate_req", "1")
+	kerneltest.Shell(t, p.ns, "nft -f -", redirect)
 	p.transport = &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		return p.dial(ctx, address)
 	}}
@@ -194,6 +224,49 @@ func (p *meshPod) serve(t *testing.T, port uint16) {
 		_ = json.NewEncoder(w).Encode(answered{Pod: p.name, Headers: r.Header})
 	})}
 	go server.Serve(l) //nolint:errcheck // ends with the test
+}
+
+// serveBytes has the pod's application answer lines.
+func (p *meshPod) serveBytes(t *testing.T, port uint16) {
+	t.Helper()
+	go answerBytes(kerneltest.ListenTCP(t, p.ns, kerneltest.App, false, fmt.Sprintf("0.0.0.0:%d", port)), p.name)
+}
+
+// answerBytes reads what a client sends to its end, and answers with it behind a name.
+func answerBytes(l net.Listener, name string) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close() //nolint:errcheck // it is over
+			text, err := io.ReadAll(c)
+			if err == nil {
+				_, _ = fmt.Fprintf(c, "%s %s", name, text)
+			}
+		}()
+	}
+}
+
+// exchange sends a text and returns the answer.
+func (p *meshPod) exchange(ctx context.Context, address, text string) (string, error) {
+	c, err := p.dial(ctx, address)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close() //nolint:errcheck // it was read
+	if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		return "", err
+	}
+	if _, err := io.WriteString(c, text); err != nil {
+		return "", err
+	}
+	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		return "", err
+	}
+	answer, err := io.ReadAll(c)
+	return string(answer), err
 }
 
 // get asks as the pod's application, through its proxy or, if it has none, directly.
@@ -307,7 +380,6 @@ func (x *proxy) awaitReady(t *testing.T) {
 		}
 		return nil
 	})
-	kerneltest.Shell(t, x.pod.ns, "nft list table ip mesh >/dev/null 2>&1 || nft -f -", redirect)
 }
 
 // eventually waits for a condition.
