@@ -175,7 +175,7 @@ type meshPod struct {
 // redirect is what Istio's rules come to: connections of others than the proxy go to it, in both directions.
 const redirect = `table ip mesh {
   chain out { type nat hook output priority -100; meta skuid 1337 accept; ip daddr 127.0.0.0/8 accept; meta l4proto tcp redirect to :15001; }
-  chain in { type nat hook prerouting priority -100; tcp dport { 15020, 15021, 15030, 15090 } accept; meta l4proto tcp redirect to :15006; }
+  chain in { type nat hook prerouting priority -100; tcp dport { 15020, 15021, 15090, 15120, 15220 } accept; meta l4proto tcp redirect to :15006; }
 }`
 
 // addPod makes a pod of a service account that has its name.
@@ -297,6 +297,7 @@ type proxy struct {
 	pod      *meshPod
 	cmd      *exec.Cmd
 	ended    chan error
+	admin    int // port of Envoy's administration
 	statusAt string
 }
 
@@ -313,7 +314,7 @@ func (p *meshPod) start(t *testing.T, env ...string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin, status := 15000+10*p.proxies, 15020+10*p.proxies
+	admin, status := 15000+100*p.proxies, 15020+100*p.proxies
 	config, err := json.Marshal(map[string]any{
 		"discoveryAddress": istiodAt, "controlPlaneAuthPolicy": "NONE", "binaryPath": filepath.Join(p.world.programs, "envoy"),
 		"configPath": filepath.Join(dir, "etc/istio/proxy"), "proxyAdminPort": admin, "statusPort": status, "drainDuration": "3s",
@@ -325,7 +326,8 @@ func (p *meshPod) start(t *testing.T, env ...string) *proxy {
 	cmd.Dir = dir
 	cmd.Env = append([]string{
 		"POD_NAME=" + p.name, "POD_NAMESPACE=default", "INSTANCE_IP=" + p.ip, "SERVICE_ACCOUNT=" + p.name, "ISTIO_META_CLUSTER_ID=Kubernetes",
-		"TRUST_DOMAIN=cluster.local", "CREDENTIAL_FETCHER_TYPE=", "ISTIO_META_INTERCEPTION_MODE=REDIRECT", "ISTIO_METAJSON_LABELS=" + string(labels),
+		"TRUST_DOMAIN=cluster.local", "CREDENTIAL_FETCHER_TYPE=", "ISTIO_META_INTERCEPTION_MODE=REDIRECT", "EXIT_ON_ZERO_ACTIVE_CONNECTIONS=true", "MINIMUM_DRAIN_DURATION=1s",
+		"ISTIO_METAJSON_LABELS=" + string(labels),
 		"PROXY_CONFIG=" + string(config), "ISTIO_BOOTSTRAP=" + filepath.Join(p.world.programs, "bootstrap.json"), "PATH=" + os.Getenv("PATH"),
 	}, env...)
 	log, err := os.Create(filepath.Join(dir, "log"))
@@ -338,7 +340,7 @@ func (p *meshPod) start(t *testing.T, env ...string) *proxy {
 	if err := p.ns.Do(cmd.Start); err != nil {
 		t.Fatal(err)
 	}
-	started := &proxy{pod: p, cmd: cmd, ended: make(chan error, 1), statusAt: fmt.Sprintf("%s:%d", p.ip, status)}
+	started := &proxy{pod: p, cmd: cmd, ended: make(chan error, 1), admin: admin, statusAt: fmt.Sprintf("%s:%d", p.ip, status)}
 	go func() { started.ended <- cmd.Wait() }()
 	t.Cleanup(func() {
 		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)

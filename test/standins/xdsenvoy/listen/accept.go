@@ -109,7 +109,8 @@ func (l *Listeners) Fail(failed bool) { l.leavingAll.Store(failed) }
 func (l *Listeners) stop(which func(*listener) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.stopped = which
+	before := l.stopped
+	l.stopped = func(p *listener) bool { return before(p) || which(p) }
 	for _, p := range l.listeners {
 		for _, address := range p.addresses {
 			if socket := l.sockets[address]; p.bound && which(p) && socket != nil {
