@@ -82,7 +82,11 @@ func newEchoes(t *testing.T) *echoes {
 	for _, pod := range append(e.servers, e.client) {
 		pod.serve(t, 8080)
 		pod.serveBytes(t, 9000)
-		e.proxies[pod.name] = pod.start(t)
+		var env []string
+		if pod.name == "echo-2" {
+			env = []string{"ISTIO_DELTA_XDS=false"} // the protocol's other variant, in which every response lists all
+		}
+		e.proxies[pod.name] = pod.start(t, env...)
 	}
 	for _, p := range e.proxies {
 		p.awaitReady(t)
