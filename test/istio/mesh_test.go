@@ -210,10 +210,11 @@ func (p *meshPod) dial(ctx context.Context, address string) (c net.Conn, err err
 
 // answered is what an application answers.
 type answered struct {
-	Pod     string
-	Headers http.Header
-	status  int
-	body    string
+	Pod      string
+	Protocol string
+	Headers  http.Header
+	status   int
+	body     string
 }
 
 // serve has the pod's application answer on a port with who it is and what it was sent.
@@ -221,8 +222,11 @@ func (p *meshPod) serve(t *testing.T, port uint16) {
 	t.Helper()
 	l := kerneltest.ListenTCP(t, p.ns, kerneltest.App, false, fmt.Sprintf("0.0.0.0:%d", port))
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_ = json.NewEncoder(w).Encode(answered{Pod: p.name, Headers: r.Header})
+		_ = json.NewEncoder(w).Encode(answered{Pod: p.name, Protocol: r.Proto, Headers: r.Header})
 	})}
+	server.Protocols = new(http.Protocols)
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetUnencryptedHTTP2(true)
 	go server.Serve(l) //nolint:errcheck // ends with the test
 }
 
@@ -356,7 +360,7 @@ func (p *meshPod) start(t *testing.T, env ...string) *proxy {
 func (x *proxy) awaitReady(t *testing.T) {
 	t.Helper()
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (c net.Conn, err error) {
-		errDo := x.pod.world.node.Do(func() error { c, err = new(net.Dialer).DialContext(ctx, network, address); return nil })
+		errDo := x.pod.world.node.Do(func() error { c, err = new(net.Dialer).DialContext(ctx, network, address); return err })
 		if err == nil {
 			err = errDo
 		}
