@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -104,15 +105,27 @@ func (p *meshPod) keepAsking(ctx context.Context, l *load) error {
 // ports, and the old one serves what it has accepted.
 func TestHandover_underLoad_losesNoConnection(t *testing.T) {
 	parent, e := t, newEchoes(t)
-	for _, pod := range []*meshPod{e.servers[0], e.client} {
+	for _, c := range []struct {
+		pod, from *meshPod // who is handed over, and who has a connection through it
+		to        string
+	}{{e.servers[0], e.outside(), e.servers[0].ip + ":9000"}, {e.client, e.client, "10.96.0.10:9000"}} {
+		pod := c.pod
 		t.Run(pod.name, func(t *testing.T) {
 			l := e.load(t, 3, 3)
 			old := e.proxies[pod.name]
 			for range 2 {
+				held, err := c.from.dial(t.Context(), c.to)
+				if err != nil {
+					t.Fatal(err)
+				}
 				next := pod.start(parent)
 				next.awaitReady(t)
 				old.stopListening(t)
-				old.end(t)
+				old.end(t, func() {
+					if got, err := converse(held, "held"); err != nil || !strings.HasSuffix(got, " held") {
+						t.Errorf("a connection that the old proxy has says %q, %v", got, err)
+					}
+				})
 				old = next
 			}
 			e.proxies[pod.name] = old
@@ -143,13 +156,20 @@ func (x *proxy) stopListening(t *testing.T) {
 	}
 }
 
-// end tells the agent to end, and waits until it has: at the latest when nothing is left to serve.
-func (x *proxy) end(t *testing.T) {
+// end tells the agent to end, and waits until it has: when nothing is left to serve. Meanwhile something is done.
+func (x *proxy) end(t *testing.T, meanwhile func()) {
 	t.Helper()
-	began := time.Now()
 	if err := unix.Kill(x.cmd.Process.Pid, unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
+	// The agent looks for open connections after the shortest time of a drain, every second.
+	select {
+	case <-x.ended:
+		t.Fatalf("the proxy of %s has ended with a connection", x.pod.name)
+	case <-time.After(3 * time.Second):
+	}
+	meanwhile()
+	began := time.Now()
 	select {
 	case <-x.ended:
 		t.Logf("ended after %s", time.Since(began).Round(time.Millisecond))

@@ -111,6 +111,11 @@ func (p *meshPod) exchange(ctx context.Context, address, text string) (string, e
 	if err != nil {
 		return "", err
 	}
+	return converse(c, text)
+}
+
+// converse sends a text on a connection, reads the answer to its end, and closes the connection.
+func converse(c net.Conn, text string) (string, error) {
 	defer c.Close() //nolint:errcheck // it was read
 	if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		return "", err
