@@ -33,23 +33,29 @@ func (l *load) record(err error) {
 	}
 }
 
-// load asks the service, until it is ended, on new connections and on kept ones. A kept connection that the proxy asks to close is opened anew.
-func (e *echoes) load(t *testing.T, fresh, kept int) *load {
+// load asks the service, until it is ended, each way from several places at once: on new connections, on kept ones, and by HTTP/2 on one connection.
+// A kept connection that the proxy asks to close is opened anew.
+func (e *echoes) load(t *testing.T) *load {
 	t.Helper()
+	const each = 3
 	ctx, cancel := context.WithCancel(t.Context())
 	l := &load{stop: cancel}
-	for range fresh {
-		l.done.Go(func() {
-			for ctx.Err() == nil {
-				got, err := e.client.get(t, echoHost, echoAt, "/")
-				if err == nil && got.status != http.StatusOK {
-					err = fmt.Errorf("answered %d: %s", got.status, got.body)
-				}
-				l.record(err)
+	ask := func(pod *meshPod, host, address string) {
+		for ctx.Err() == nil {
+			got, err := pod.get(t, host, address, "/")
+			if err == nil && got.status != http.StatusOK {
+				err = fmt.Errorf("answered %s of %s by %d: %s", got.Protocol, host, got.status, got.body)
 			}
-		})
+			l.record(err)
+		}
 	}
-	for range kept {
+	http2 := e.client.overHTTP2()
+	t.Cleanup(http2.transport.CloseIdleConnections)
+	for range each {
+		l.done.Go(func() { ask(e.client, echoHost, echoAt) })
+		l.done.Go(func() { ask(http2, echoHost+":9001", "10.96.0.10:9001") })
+	}
+	for range each {
 		l.done.Go(func() {
 			for ctx.Err() == nil {
 				if err := e.client.keepAsking(ctx, l); err != nil {
@@ -111,7 +117,7 @@ func TestHandover_underLoad_losesNoConnection(t *testing.T) {
 	}{{e.servers[0], e.outside(), e.servers[0].ip + ":9000"}, {e.client, e.client, "10.96.0.10:9000"}} {
 		pod := c.pod
 		t.Run(pod.name, func(t *testing.T) {
-			l := e.load(t, 3, 3)
+			l := e.load(t)
 			old := e.proxies[pod.name]
 			for range 2 {
 				held, err := c.from.dial(t.Context(), c.to)
