@@ -136,8 +136,10 @@ func meshCases() map[string]changed {
 			f.Istio.Revisions[0].OutboundPort, f.Pods[0].Redirect, f.Pods[0].Istios = 16001, false, true
 		}, check: "mesh-ports", level: Warn, want: "the rules of shop/cart lead to 15001"},
 		"other ports of a revision, which its pods name": {change: func(f *Facts) { ofTwoRevisions(f, 16001) }, check: "mesh-ports", level: OK},
-		"other ports of a revision, which a pod does not name": {change: func(f *Facts) { ofTwoRevisions(f, 16001, 15001) }, check: "mesh-ports", level: Fail,
-			want: "elsewhere than the agents redirect to: meshConfig.proxyListenPort is 16001 (ConfigMap istio-1-30), the rules of shop/new-1 lead to 15001"},
+		"other ports of a revision, which a pod does not name": {
+			change: func(f *Facts) { ofTwoRevisions(f, 16001, 15001) }, check: "mesh-ports", level: Fail,
+			want: "elsewhere than the agents redirect to: meshConfig.proxyListenPort is 16001 (ConfigMap istio-1-30), the rules of shop/new-1 lead to 15001",
+		},
 		"other ports of a revision, and only the others' pods name them": {change: func(f *Facts) {
 			ofTwoRevisions(f)
 			f.Pods[0].OutboundPort = 16001

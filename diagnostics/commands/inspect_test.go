@@ -228,10 +228,7 @@ func TestInspectSaysWhyItCannot(t *testing.T) {
 		"a certificate instead of a token": {prepare: func(w *inspectWorld) { w.status["/exec"] = 403 }, user: "{}", want: []string{
 			"kubectl create token", "exec: this takes the right",
 		}},
-		"no way that is switched on": {prepare: func(w *inspectWorld) {
-			annotate(w, agentstatus.Status{Version: "9"})
-			w.ofDeveloper()
-		}, want: []string{"create pods/exec in namespace " + agentsHome, "set the chart's inspect.enabled=true"}},
+		"no way that is switched on": {prepare: func(w *inspectWorld) { annotate(w.ofDeveloper(), agentstatus.Status{Version: "9"}) }, want: []string{"create pods/exec in namespace " + agentsHome, "set the chart's inspect.enabled=true"}},
 		"the agent refuses": {prepare: func(w *inspectWorld) {
 			w.ofDeveloper().refusal = &inspect.Refusal{Code: inspect.CodeForbidden, Message: "not allowed: x"}
 		}, want: []string{"not allowed: x"}},

@@ -126,6 +126,10 @@ func TestAsked_podDeletedMeanwhile_isSaid(t *testing.T) {
 		"another one has its name": {func(w *inspectWorld) { w.pod.UID = "uid-2" }, "error: pod shop/cart was deleted while its agent was asked, and another pod has its name now: ask again"},
 	} {
 		for command, code := range map[string]int{"inspect cart": 1, "logs cart": 1, "exec cart -- ls": 7} {
+			words := func(w *inspectWorld) []string {
+				args := strings.Fields(command)
+				return slices.Concat(args[:1], []string{"--kubeconfig", w.kubeconfig(t, "{token: dev}")}, args[1:])
+			}
 			w := newInspectWorld(t)
 			w.answer = func() (out, errOut string, code int) {
 				c.after(w)
@@ -134,14 +138,14 @@ func TestAsked_podDeletedMeanwhile_isSaid(t *testing.T) {
 				}
 				return "", "error: " + notHere, 1
 			}
-			got, _, errOut := call(t, "", append([]string{command[:strings.Index(command, " ")], "--kubeconfig", w.kubeconfig(t, "{token: dev}")}, strings.Fields(command)[1:]...)...)
+			got, _, errOut := call(t, "", words(w)...)
 			if got != code || !strings.HasPrefix(errOut, c.want) || code == 1 && !strings.Contains(errOut, ": "+notHere) {
 				t.Errorf("%s, %s: exit code %d, %q", command, name, got, errOut)
 			}
 			w = newInspectWorld(t).ofDeveloper()
 			w.refusal = &inspect.Refusal{Code: inspect.CodeNotHere, Message: notHere}
 			w.meanwhile = c.after
-			got, _, errOut = call(t, "", append([]string{command[:strings.Index(command, " ")], "--kubeconfig", w.kubeconfig(t, "{token: dev}")}, strings.Fields(command)[1:]...)...)
+			got, _, errOut = call(t, "", words(w)...)
 			if got != 1 || !strings.HasPrefix(errOut, c.want+": "+notHere) {
 				t.Errorf("%s over the network, %s: exit code %d, %q", command, name, got, errOut)
 			}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -42,9 +43,14 @@ func TestInspectLogsAndExec_withoutAPort_runInTheAgentsContainer(t *testing.T) {
 	wantOutput("asked\n", 0, "exec", name, "--", "sh", "-c", "echo asked >/proc/1/fd/1; echo asked")
 	wantOutput("asked\n", 0, "logs", name, "--tail", "1")
 
-	follow := exec.CommandContext(t.Context(), agentProgram(t), "logs", name, "--follow")
+	follow := exec.CommandContext(t.Context(), agentProgram(t), "logs", name, "--follow", "--tail", "1")
+	lines, err := follow.StdoutPipe()
+	must(t, err)
 	must(t, follow.Start())
-	eventually(t, "the command in the agent's container", func(context.Context) error { return following(name, 1) })
+	if line, err := bufio.NewReader(lines).ReadString('\n'); err != nil || line != "asked\n" { // all streams are there
+		t.Errorf("followed: %q, %v", line, err)
+	}
+	must(t, following(name, 1))
 	must(t, follow.Process.Kill())
 	_ = follow.Wait() // it was killed
 	eventually(t, "the end of the command in the agent's container", func(context.Context) error { return following(name, 0) })
