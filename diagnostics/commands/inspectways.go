@@ -191,7 +191,7 @@ func (w inspectWays) run(ctx context.Context, args []string, streams remotecomma
 
 // stream runs a command in the agent's container, over WebSockets, or SPDY with API servers and proxies that know no other way.
 func (w inspectWays) stream(ctx context.Context, command []string, streams remotecommand.StreamOptions) error {
-	options := &corev1.PodExecOptions{Container: agentstatus.Container, Command: command, Stdin: streams.Stdin != nil, Stdout: true, Stderr: true}
+	options := &corev1.PodExecOptions{Container: agentstatus.Container, Command: command, Stdout: true, Stderr: true}
 	at := w.client.CoreV1().RESTClient().Post().Namespace(w.agent.Namespace).Resource("pods").Name(w.agent.Name).SubResource("exec").
 		VersionedParams(options, scheme.ParameterCodec).URL()
 	sockets, err := remotecommand.NewWebSocketExecutor(w.client.config, "GET", at.String())

@@ -59,7 +59,7 @@ func newProxyLogs(p Program) *cobra.Command {
 	o.addTo(cmd)
 	fs := cmd.Flags()
 	fs.BoolVarP(&l.Previous, "previous", "p", false, "the log of the proxy before the newest one, running or not")
-	fs.BoolVarP(&l.Follow, "follow", "f", false, "go on with what is written later; over the network for an hour at most")
+	fs.BoolVarP(&l.Follow, "follow", "f", false, "go on with what is written later, for an hour at most")
 	fs.BoolVar(&l.Times, "timestamps", false, "begin each line with the time at which it was written")
 	fs.IntVar(&l.Tail, "tail", -1, "the last lines only; -1 for all")
 	return cmd
@@ -148,6 +148,9 @@ func (o *proxyAccess) ask(ctx context.Context, pod string, q proxyQuestion) erro
 	}))
 }
 
+// followLimit is how long a log is followed, as over the network.
+const followLimit = "1h"
+
 // log prints a proxy's log by `sidecar logs` in the agent's container.
 func (w inspectWays) log(ctx context.Context, l inspect.LogOptions, pod string, to io.Writer) error {
 	args := []string{"sidecar", "logs", pod, "--tail=" + strconv.Itoa(l.Tail)}
@@ -159,10 +162,8 @@ func (w inspectWays) log(ctx context.Context, l inspect.LogOptions, pod string, 
 	}
 	var said bytes.Buffer
 	streams := remotecommand.StreamOptions{Stdout: to, Stderr: &bounded{to: &said, left: 1 << 14}}
-	if l.Follow { // the runtime leaves a command running whose caller has gone, and closes its input
-		input, end := io.Pipe()
-		defer end.Close() //nolint:errcheck // a pipe in memory
-		args, streams.Stdin = append(args, "--follow", "--stdin"), input
+	if l.Follow { // container runtimes leave a command running whose caller has gone
+		args = append(args, "--follow", "--timeout="+followLimit)
 	}
 	code, err := w.run(ctx, args, streams)
 	if err == nil && code != 0 {

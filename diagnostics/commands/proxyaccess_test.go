@@ -75,9 +75,9 @@ func TestProxyAccess_byDefault_runsACommandInTheAgentsContainer(t *testing.T) {
 			args: []string{"logs", "cart", "-p", "--timestamps", "--tail", "3"}, answer: said("one\n", "", 0), out: "one\n",
 			ran: []string{program, "sidecar", "logs", "shop/cart", "--tail=3", "--previous", "--timestamps"},
 		},
-		"a log that is followed ends with its caller": {
+		"a log that is followed has an end": {
 			args: []string{"logs", "cart", "-f"}, answer: said("one\n", "", 0), out: "one\n",
-			ran: []string{program, "sidecar", "logs", "shop/cart", "--tail=-1", "--follow", "--stdin"},
+			ran: []string{program, "sidecar", "logs", "shop/cart", "--tail=-1", "--follow", "--timeout=1h"},
 		},
 		"no log": {
 			args: []string{"logs", "cart"}, answer: said("", "error: pod shop/cart has no proxy\n", 1), error: "error: pod shop/cart has no proxy\n", code: 1,
