@@ -70,10 +70,10 @@ concurrent() {
     xargs -n1 dirname | sort -u
 }
 
-# of_the_machine lists the packages of a module whose tests make namespaces or run programs, by what they import.
+# of_the_machine lists the packages of a module, without those of modules below it, whose tests make namespaces or run programs, by what they import.
 of_the_machine() {
   (cd "$1" && grep -rlE --include='*_test.go' --exclude-dir=hack --exclude-dir=e2e '/kerneltest"|"os/exec"' .) |
-    xargs -n1 dirname | sort -u
+    grep -vFf <(cd "$1" && find . -mindepth 2 -name go.mod -printf '%h/\n') | xargs -n1 dirname | sort -u
 }
 
 # only LIST, except LIST: the lines of standard input that are in a list, and that are not.
