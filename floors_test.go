@@ -135,7 +135,7 @@ var rooms = []room{
 	{dir: "test/interpreter", own: "iptables", never: impure},
 	{dir: "test/standins/apistandin", others: "k8s.io sigs.k8s.io"},
 	{dir: "test/standins/envoystandin", others: "golang.org/x/sys/unix"},
-	{dir: "test/refdocs", own: "agent agent/cli controllers internal/agentstatus internal/intent internal/podreport internal/sidecar runtime/cni/install sidecars/node", others: "github.com/spf13 k8s.io/api/core/v1"},
+	{dir: "test/refdocs", own: "agent agent/cli controllers internal/agentstatus internal/intent internal/podreport internal/sidecar runtime/cni/install sidecars sidecars/node", others: "github.com/spf13 k8s.io/api/core/v1"},
 }
 
 const module = "istio-pod-network-controller"
