@@ -4,7 +4,8 @@
 # E2E_BACKENDS lists what programs the kernel, a round each in the same cluster: "nftables iptables" unless it says otherwise, "none" for no such round.
 # E2E_HOOKS lists the ways to leave no window, a round each behind those, and "lifecycle", the chart's upgrade, rollback and removal:
 # "nri required powercut wait cni lifecycle istio" unless it says otherwise. "istio" is beside real Istio, which is built first: see hack/istio.sh.
-# E2E_RUNTIME is the node's container runtime: containerd unless it says crio.
+# E2E_RUNTIME is the node's container runtime: containerd unless it says crio. E2E_CONTAINERD and E2E_KUBERNETES are other releases of these, such as
+# 1.7.35 and 1.35.4, which are built first.
 # E2E_CHURN is how many pods come and go in one of them: 20 unless it says otherwise.
 # E2E_SIDECAR_CHURN is how many pods whose proxies the agent runs come and go, also while the agent is updated; E2E_SIDECARS how many proxies are upgraded under load: 10
 # each unless they say otherwise. Their full sizes are 100 and 30. E2E_ROLLED is how many proxies one roll-out replaces under load: 6 unless
@@ -193,7 +194,7 @@ else
   say "starting the cluster"
   mine=1
   trap finish EXIT
-  $kc up --runtime "$runtime"
+  $kc up --runtime "$runtime" --containerd "${E2E_CONTAINERD:-}" --kubernetes "${E2E_KUBERNETES:-}"
 fi
 trap finish EXIT
 
@@ -204,7 +205,7 @@ fresh=$PWD/build/fresh.json
 for backend in "${backends[@]}"; do
   if [[ $backend == none ]]; then continue; fi
   say "installing the agent with the backend $backend"
-  hack/deploy.sh --set "backend=$backend" --set select=either --set nri=off --set cni=off
+  hack/deploy.sh --set "backend=$backend" --set select=either --set nri=off --set cni=off --set inspect.enabled=true
   say "running the tests"
   E2E_BACKEND=$backend tests "$backend" 30m -test.parallel 8 "$@"
 done

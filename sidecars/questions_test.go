@@ -117,28 +117,31 @@ func TestUnheard_newAgent_saysNothingBeforeAnswer(t *testing.T) {
 
 // A proxy, and with it its pod, is no longer ready once it has missed several questions in a row, and ready again with the next answer.
 func TestFailureThreshold_questionsMissed_decide(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		n.profile.Spec.Readiness.FailureThreshold = 3
-		m, stop := agent()
-		defer stop()
-		m.Follow(sandboxOf("u1"))
-		after(time.Second)
-		for missed, silence := range map[string]struct {
-			length time.Duration
-			ready  bool
-		}{
-			"one": {10500 * time.Millisecond, true}, "three": {20 * time.Second, false},
-		} {
-			n.change(func() { n.containers["c001"].readyAfter = -1 })
-			after(silence.length)
-			if said := n.mustSay(t, "u1", v1alpha1.Running, silence.ready); (said.Message == "") != silence.ready {
-				t.Errorf("%s missed: the ManagedProxy says %+v", missed, said)
-			}
-			n.change(func() { n.containers["c001"].readyAfter = 0 })
-			after(20 * time.Second)
-			n.mustSay(t, "u1", v1alpha1.Running, true)
-		}
-	})
+	for name, silence := range map[string]struct {
+		length time.Duration
+		ready  bool
+	}{
+		"two are too few":  {10500 * time.Millisecond, true},
+		"three are enough": {20 * time.Second, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+				n.profile.Spec.Readiness.FailureThreshold = 3
+				m, stop := agent()
+				defer stop()
+				m.Follow(sandboxOf("u1"))
+				after(time.Second)
+				n.change(func() { n.containers["c001"].readyAfter = -1 })
+				after(silence.length)
+				if said := n.mustSay(t, "u1", v1alpha1.Running, silence.ready); (said.Message == "") != silence.ready {
+					t.Errorf("the ManagedProxy says %+v", said)
+				}
+				n.change(func() { n.containers["c001"].readyAfter = 0 })
+				after(20 * time.Second)
+				n.mustSay(t, "u1", v1alpha1.Running, true)
+			})
+		})
+	}
 }
 
 // hang has the proxy that serves hang. canHandOver reports whether a successor of it becomes ready.

@@ -48,7 +48,7 @@ func (o *runOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.MetricsAddr, "metrics-addr", ":15079", "address of /metrics, 0 for none")
 	fs.BoolVar(&o.MetricsSecure, "metrics-secure", false, "serve /metrics by TLS, and only to callers whose bearer token may get the path /metrics")
 	fs.StringVar(&o.MetricsCertDir, "metrics-cert-dir", "", "directory with tls.crt and tls.key for --metrics-secure, read again when they change; empty means a self-signed certificate")
-	fs.StringVar(&o.InspectAddr, "inspect-addr", ":15078", "where callers who may get a pod are told what is programmed in it (TLS), 0 for nowhere; of the port and the two below, the first that is free")
+	fs.StringVar(&o.InspectAddr, "inspect-addr", "0", "where callers who may get a pod are told what is programmed in it (TLS), such as :15078, 0 for nowhere; of the port and the two below, the first that is free")
 	fs.StringVar(&o.PprofAddr, "pprof-addr", "0", "address of Go's profiles (/debug/pprof/), 0 for none; they show memory and have no authentication: use 127.0.0.1:PORT")
 	fs.StringVar(&o.logLevel, "log-level", "info", "debug, info or error")
 	fs.DurationVar(&o.VerifyInterval, "verify-interval", 10*time.Second, "how often the rules of each pod are compared with what they should be, 0 for never")

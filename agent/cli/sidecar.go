@@ -32,20 +32,27 @@ func newSidecar() *cobra.Command {
 }
 
 func newSidecarLogs() *cobra.Command {
-	l := node.Log{}
+	l, timeout := node.Log{}, time.Duration(0)
 	cmd := &cobra.Command{
 		Use: "logs NAMESPACE/POD", Short: "Print the log of a pod's proxy", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if l.Namespace, l.Pod, err = cmdline.SplitPod(args[0]); err != nil {
 				return err
 			}
-			return l.Print(cmd.Context(), cmd.OutOrStdout())
+			ctx := cmd.Context()
+			if timeout > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, timeout)
+				defer cancel()
+			}
+			return l.Print(ctx, cmd.OutOrStdout())
 		},
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&l.Root, "log-root", node.DefaultLogRoot, "the kubelet's directory of pods' logs")
 	fs.BoolVar(&l.Previous, "previous", false, "the log of the proxy before the newest one, running or not")
 	fs.BoolVarP(&l.Follow, "follow", "f", false, "go on with what is written later")
+	fs.DurationVar(&timeout, "timeout", 0, "how long the log is followed, 0 for as long as there is one: container runtimes leave a command running whose caller has gone")
 	fs.BoolVar(&l.Times, "timestamps", false, "begin each line with the time at which it was written")
 	fs.IntVar(&l.Tail, "tail", -1, "the last lines only; -1 for all")
 	return cmd

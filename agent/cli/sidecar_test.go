@@ -24,6 +24,11 @@ func TestTheLogOfAProxy(t *testing.T) {
 	if code != 0 || out != "two\n" {
 		t.Errorf("exit status %d, %q, %q", code, out, errOut)
 	}
+	// Without --timeout this would follow the log for ever.
+	code, out, errOut = call(t, "", "sidecar", "logs", "shop/cart-1", "--log-root="+root, "--follow", "--timeout=1ms")
+	if code != 0 || out != "one\ntwo\n" {
+		t.Errorf("with its time: exit status %d, %q, %q", code, out, errOut)
+	}
 }
 
 func TestAPodIsNamedWithItsNamespace(t *testing.T) {

@@ -4,6 +4,7 @@ package bugreport
 
 import (
 	"archive/tar"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -26,8 +27,10 @@ import (
 const (
 	maxAgents = 50
 	maxEvents = 1000
-	logLines  = 2000
-	logBytes  = 1 << 20
+	// maxObjects is of each of the proxy manager's kinds. Of a cluster that has more, some show what an issue is about.
+	maxObjects = 5000
+	logLines   = 2000
+	logBytes   = 1 << 20
 )
 
 // Report collects, in this order:
@@ -97,15 +100,15 @@ func (r *Report) Collect(ctx context.Context) {
 	for namespace := range namespaces {
 		r.Add("daemonsets-"+namespace+".json", func() (any, error) { return r.Client.AppsV1().DaemonSets(namespace).List(ctx, charts) })
 		r.Add("configmaps-"+namespace+".json", func() (any, error) { return r.Client.CoreV1().ConfigMaps(namespace).List(ctx, charts) })
-		r.Add("events-"+namespace+".json", func() (any, error) { return r.events(ctx, namespace, "") })
+		events := "events-" + namespace + ".json"
+		r.Add(events, func() (any, error) { return r.events(ctx, events, namespace, "") })
 	}
 	r.Add("events-of-pods.json", func() (any, error) {
-		return r.events(ctx, metav1.NamespaceAll, "reportingComponent="+agentstatus.Name)
+		return r.events(ctx, "events-of-pods.json", metav1.NamespaceAll, "reportingComponent="+agentstatus.Name)
 	})
 	for _, resource := range []string{"proxyprofiles", "managedproxies"} {
 		r.Add(resource+".json", func() (any, error) {
-			raw, err := r.Objects(ctx, resource, metav1.ListOptions{Limit: cluster.PageSize})
-			return json.RawMessage(raw), err
+			return r.objects(ctx, resource)
 		})
 	}
 }
@@ -132,10 +135,44 @@ func (r *Report) logs(ctx context.Context, a cluster.Agent) {
 	}
 }
 
-func (r *Report) events(ctx context.Context, namespace, fields string) ([]corev1.Event, error) {
+// objects reads one of the proxy manager's kinds page by page. What ends that before the last page costs the rest, and a line of NotRead.
+func (r *Report) objects(ctx context.Context, resource string) (any, error) {
+	items := []json.RawMessage{}
+	o := metav1.ListOptions{Limit: cluster.PageSize}
+	for {
+		var page struct {
+			Metadata metav1.ListMeta   `json:"metadata"`
+			Items    []json.RawMessage `json:"items"`
+		}
+		raw, err := r.Objects(ctx, resource, o)
+		if err == nil {
+			err = json.Unmarshal(raw, &page)
+		}
+		if err != nil && len(items) == 0 {
+			return nil, err
+		}
+		items = append(items, page.Items...)
+		if err == nil && page.Metadata.Continue == "" {
+			return map[string]any{"items": items}, nil
+		}
+		if err != nil || len(items) >= maxObjects || page.Metadata.Continue == o.Continue {
+			r.missing(resource+".json", fmt.Errorf("the first %d are here, and there are more: %w", len(items), cmp.Or(err, errBounded)))
+			return map[string]any{"items": items}, nil
+		}
+		o.Continue = page.Metadata.Continue
+	}
+}
+
+// errBounded is why a report leaves out what could be read.
+var errBounded = errors.New("a report has no more")
+
+func (r *Report) events(ctx context.Context, name, namespace, fields string) ([]corev1.Event, error) {
 	list, err := r.Client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: fields, Limit: maxEvents})
 	if err != nil {
 		return nil, err
+	}
+	if list.Continue != "" {
+		r.missing(name, fmt.Errorf("the first %d are here, and there are more: %w", len(list.Items), errBounded))
 	}
 	return list.Items, nil
 }

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,6 +10,16 @@ import (
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/intent"
 )
+
+// ofTwoRevisions adds a revision whose proxies listen on 16001, and pods of it whose rules lead to the given ports.
+func ofTwoRevisions(f *Facts, ports ...uint16) {
+	f.Istio.Revisions = append(f.Istio.Revisions, Revision{Name: "1-30", OutboundPort: 16001, InboundPort: 15006})
+	for i, port := range ports {
+		p := f.Pods[0]
+		p.Name, p.Revision, p.OutboundPort = fmt.Sprintf("new-%d", i), "1-30", port
+		f.Pods = append(f.Pods, p)
+	}
+}
 
 func clusterCases() map[string]changed {
 	return map[string]changed{
@@ -116,13 +127,23 @@ func meshCases() map[string]changed {
 			f.DaemonSets[0].Args["cni"] = "install"
 			f.DaemonSets = append(f.DaemonSets, DaemonSet{Name: "m", Images: []string{"multus:5000/logs:1", "docker.io/of/no-multus:1"}})
 		}, check: "other-projects", level: OK},
-		"other ports of the mesh": {change: func(f *Facts) { f.Istio.Revisions[0].OutboundPort = 16001 }, check: "mesh-ports", level: Fail, want: "meshConfig.proxyListenPort is 16001 (ConfigMap istio), the agents' --envoy-port 15001"},
+		"other ports of the mesh":              {change: func(f *Facts) { f.Istio.Revisions[0].OutboundPort = 16001 }, check: "mesh-ports", level: Fail, want: "meshConfig.proxyListenPort is 16001 (ConfigMap istio), the rules of shop/cart lead to 15001"},
+		"other ports of the mesh, before pods": {change: func(f *Facts) { f.Istio.Revisions[0].OutboundPort, f.Pods = 16001, nil }, check: "mesh-ports", level: Warn, want: "meshConfig.proxyListenPort is 16001 (ConfigMap istio), the agents' --envoy-port 15001"},
 		"other ports before the installation": {change: func(f *Facts) {
 			f.Istio.Revisions[0].InboundPort, f.DaemonSets = 16006, nil
 		}, pre: true, check: "mesh-ports", level: Warn, want: "meshConfig.proxyInboundListenPort is 16006"},
-		"other ports of a revision": {change: func(f *Facts) {
-			f.Istio.Revisions = append(f.Istio.Revisions, Revision{Name: "1-30", OutboundPort: 16001})
-		}, check: "mesh-ports", level: Fail, want: "16001 (ConfigMap istio-1-30)"},
+		"other ports of pods that Istio programs": {change: func(f *Facts) {
+			f.Istio.Revisions[0].OutboundPort, f.Pods[0].Redirect, f.Pods[0].Istios = 16001, false, true
+		}, check: "mesh-ports", level: Warn, want: "the rules of shop/cart lead to 15001"},
+		"other ports of a revision, which its pods name": {change: func(f *Facts) { ofTwoRevisions(f, 16001) }, check: "mesh-ports", level: OK},
+		"other ports of a revision, which a pod does not name": {
+			change: func(f *Facts) { ofTwoRevisions(f, 16001, 15001) }, check: "mesh-ports", level: Fail,
+			want: "elsewhere than the agents redirect to: meshConfig.proxyListenPort is 16001 (ConfigMap istio-1-30), the rules of shop/new-1 lead to 15001",
+		},
+		"other ports of a revision, and only the others' pods name them": {change: func(f *Facts) {
+			ofTwoRevisions(f)
+			f.Pods[0].OutboundPort = 16001
+		}, check: "mesh-ports", level: Fail, want: "meshConfig.proxyListenPort is 15001 (ConfigMap istio), the rules of shop/cart lead to 16001"},
 		"dual stack without listeners": {change: func(f *Facts) { f.Pods[0].Families = 2 }, check: "dual-stack", level: Warn, want: "refused: shop/cart"},
 		"dual stack without listeners, by Istio's rules": {change: func(f *Facts) {
 			f.Pods[0].Families, f.Pods[0].Redirect, f.Pods[0].Istios = 2, false, true

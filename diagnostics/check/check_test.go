@@ -36,7 +36,7 @@ func goodFacts() *Facts {
 		Namespaces: map[string]map[string]string{"shop": {intent.KeyInitialize: "true"}},
 		Pods: []Pod{{
 			Namespace: "shop", Name: "cart", Node: "n1", Injected: true, Families: 1, Asked: true, Redirect: true, Status: "initialized",
-			Running: true, Since: now.Add(-time.Hour),
+			Running: true, Since: now.Add(-time.Hour), OutboundPort: 15001, InboundPort: 15006,
 		}},
 		Policies: []Policy{{"agent", "ValidatingAdmissionPolicy", true}, {"agent", "MutatingAdmissionPolicy", true}},
 		Istio:    Istio{Revisions: []Revision{{OutboundPort: 15001, InboundPort: 15006, CNI: new(true)}}},

@@ -95,6 +95,9 @@ type Pod struct {
 	Namespace, Name, Node string
 	IstioInit             bool
 	Injected              bool // by Istio
+	// Revision is Istio's that has injected the pod. OutboundPort and InboundPort are where the agent's rules lead, or would in the place of Istio's.
+	Revision                  string
+	OutboundPort, InboundPort uint16
 	// Istios reports whether Istio programs the pod. The next two are what the agent's rules do to it in the place of Istio's.
 	Istios          bool
 	Fails           string   // why they refuse the pod

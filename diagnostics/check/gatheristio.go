@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"maps"
@@ -32,7 +33,7 @@ func readIstio(ctx context.Context, g Gatherer, f *Facts) error {
 
 // readRevisions is readIstio for the revisions that pods were injected by. What may be read is read: pods may name what there is no right to.
 func readRevisions(ctx context.Context, g Gatherer, f *Facts) (missing error) {
-	names := slices.DeleteFunc(slices.Sorted(maps.Keys(f.revisions)), func(name string) bool { return name == "" || name == "default" })
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(f.revisions)), func(name string) bool { return name == "" })
 	for _, name := range names[:min(len(names), maxRevisions)] {
 		switch err := f.Istio.readRevision(ctx, g, "-"+name); {
 		case apierrors.IsForbidden(err):
@@ -94,6 +95,12 @@ func configMap(ctx context.Context, g Gatherer, name string) (*corev1.ConfigMap,
 	return found, err
 }
 
+// The ports of a mesh that names none, which are the agents' defaults, too.
+const (
+	defaultOutbound = 15001
+	defaultInbound  = 15006
+)
+
 func meshPortsOf(text string) (outbound, inbound int) {
 	var mesh struct {
 		ProxyListenPort        int `json:"proxyListenPort"`
@@ -102,7 +109,7 @@ func meshPortsOf(text string) (outbound, inbound int) {
 	if yaml.Unmarshal([]byte(text), &mesh) != nil {
 		return 0, 0
 	}
-	return mesh.ProxyListenPort, mesh.ProxyInboundListenPort
+	return cmp.Or(mesh.ProxyListenPort, defaultOutbound), cmp.Or(mesh.ProxyInboundListenPort, defaultInbound)
 }
 
 // cniOf returns pilot.cni.enabled of the injector's values, or istio_cni.enabled of older releases; nil if they do not say.

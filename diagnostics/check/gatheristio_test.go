@@ -49,3 +49,34 @@ func TestGather_revisionsOutOfReach_istiosOwnIsTold(t *testing.T) {
 		})
 	}
 }
+
+// Two revisions with ports of their own: each pod's rules are compared with its own revision's, as its annotations and the agents' flags have it.
+func TestGather_portsOfTwoRevisions_eachPodIsJudgedByItsOwn(t *testing.T) {
+	mesh := func(name, text string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: object("istio-system", name), Data: map[string]string{"mesh": text}}
+	}
+	pod := func(name, revision, ports string) *corev1.Pod {
+		p := injectedPod(name, revision)
+		p.Annotations[intent.KeyInitialize] = "true"
+		if ports != "" {
+			p.Annotations[intent.KeyOutboundPort] = ports
+		}
+		return p
+	}
+	for name, c := range map[string]struct {
+		canary string // the port that the canary's pod names
+		want   string
+	}{
+		"both are right":            {"16001", "ok: the mesh's ports are the agents'"},
+		"the canary's pod is wrong": {"", "fail: proxies listen elsewhere than the agents redirect to: meshConfig.proxyListenPort is 16001 (ConfigMap istio-1-30), the rules of shop/canary lead to 15001"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := append(installation("run"), mesh("istio", "{}"), mesh("istio-1-30", "proxyListenPort: 16001"), pod("stable", "default", ""), pod("canary", "1-30", c.canary))
+			f := gather(t, served(t, fake.NewClientset(objects...)), intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()})
+			r := find(Run(f, false), "mesh-ports")
+			if got := string(r.Level) + ": " + r.Message; got != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+		})
+	}
+}

@@ -147,42 +147,80 @@ func (d DaemonSet) runs(image string) bool {
 	})
 }
 
+// meshPorts compares the ports of each of Istio's revisions with the ports to which the rules of its own pods lead: a pod may name others than
+// the agents' flags. A revision without such pods is compared with the flags, for pods to come.
 func meshPorts(f *Facts) finding {
 	if len(f.Istio.Revisions) == 0 {
 		return finding{}
 	}
-	args := map[string]string{}
-	d := f.ours()
-	if d != nil {
-		args = d.Args
-	}
-	var wrong []string
+	var refused, later []string
 	for _, r := range f.Istio.Revisions {
-		for _, port := range []struct {
-			mesh       int
-			flag, says string
-			usual      int
-		}{
-			{r.OutboundPort, "envoy-port", "proxyListenPort", 15001},
-			{r.InboundPort, "envoy-inbound-port", "proxyInboundListenPort", 15006},
+		for _, port := range []meshPort{
+			{r.OutboundPort, "proxyListenPort", "envoy-port", defaultOutbound, func(p Pod) uint16 { return p.OutboundPort }},
+			{r.InboundPort, "proxyInboundListenPort", "envoy-inbound-port", defaultInbound, func(p Pod) uint16 { return p.InboundPort }},
 		} {
-			have, err := strconv.Atoi(args[port.flag])
-			if err != nil {
-				have = port.usual
+			now, then := port.wrong(f, r.Name)
+			says := fmt.Sprintf("meshConfig.%s is %d (%s), ", port.says, port.mesh, r.what("ConfigMap istio"))
+			if len(now) > 0 {
+				refused = append(refused, says+some(now))
 			}
-			if port.mesh != 0 && port.mesh != have {
-				wrong = append(wrong, fmt.Sprintf("meshConfig.%s is %d (%s), the agents' --%s %d", port.says, port.mesh, r.what("ConfigMap istio"), port.flag, have))
+			if len(then) > 0 {
+				later = append(later, says+some(then))
 			}
 		}
 	}
 	const do = "set the chart's envoyPort and envoyInboundPort to the mesh's ports; pods of another revision name theirs by annotation (docs/reference/annotations.md)"
 	switch {
-	case len(wrong) > 0 && d == nil:
-		return warning("proxies listen elsewhere than agents redirect to by default: "+some(wrong), do)
-	case len(wrong) > 0:
-		return failing("proxies listen elsewhere than the agents redirect to: "+some(wrong), do)
+	case len(refused) > 0:
+		return failing("proxies listen elsewhere than the agents redirect to: "+some(append(refused, later...)), do)
+	case len(later) > 0:
+		return warning("proxies listen elsewhere than agents would redirect to: "+some(later), do)
 	}
 	return fine("the mesh's ports are the agents'")
+}
+
+// meshPort is a port on which the proxies of a revision listen.
+type meshPort struct {
+	mesh       int // 0 if the revision does not say
+	says, flag string
+	usual      int // the flag's default
+	of         func(Pod) uint16
+}
+
+// wrong says which rules lead elsewhere now, and which would: those for pods that Istio programs, or that do not exist yet.
+func (m meshPort) wrong(f *Facts, revision string) (now, then []string) {
+	if m.mesh == 0 {
+		return nil, nil
+	}
+	known := false
+	for _, p := range f.Pods {
+		port := int(m.of(p))
+		if !p.Injected || p.Revision != revision || port == 0 {
+			continue
+		}
+		known = true
+		rules := fmt.Sprintf("the rules of %s/%s lead to %d", p.Namespace, p.Name, port)
+		switch {
+		case port == m.mesh:
+		case p.Redirect && f.ours() != nil:
+			now = append(now, rules)
+		default:
+			then = append(then, rules)
+		}
+	}
+	if known {
+		return now, then
+	}
+	have := m.usual
+	if d := f.ours(); d != nil {
+		if set, err := strconv.Atoi(d.Args[m.flag]); err == nil {
+			have = set
+		}
+	}
+	if have != m.mesh {
+		then = append(then, fmt.Sprintf("the agents' --%s %d", m.flag, have))
+	}
+	return nil, then
 }
 
 func dualStack(f *Facts) finding {

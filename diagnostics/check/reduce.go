@@ -42,7 +42,7 @@ func podOf(pod *corev1.Pod, namespace map[string]string, config intent.Config) P
 		OwnRuntime: pod.Spec.RuntimeClassName != nil, Misplaced: intent.Misplaced(pod.Annotations, pod.Labels),
 	}
 	p.MemoryRoom, p.MemoryLimited = memoryRoom(pod)
-	_, p.Injected = revisionOf(pod)
+	p.Revision, p.Injected = revisionOf(pod)
 	all := containersOf(pod)
 	for i := range all {
 		p.IstioInit = p.IstioInit || all[i].Name == "istio-init"
@@ -56,19 +56,22 @@ func podOf(pod *corev1.Pod, namespace map[string]string, config intent.Config) P
 	if err != nil && asks.Asked {
 		p.Fault = err.Error()
 	}
+	if p.Redirect {
+		p.OutboundPort, p.InboundPort = asks.Spec.OutboundPort, asks.Spec.InboundPort
+	}
 	if c := cluster.Condition(pod, podreport.Condition); c != nil {
 		p.Condition = c.DeepCopy() // the pod is not kept
 	}
 	p.Istios = p.Injected && p.Status == "" && p.Running
 	if p.Istios {
-		p.Fails, p.MeetNoProxy = inIstiosPlace(pod, ns, config)
+		p.inIstiosPlace(pod, ns, config)
 	}
 	return p
 }
 
-// inIstiosPlace returns why the agent's rules refuse a pod that Istio programs now, and init containers that ran before istio-init and would
-// meet a proxy that does not listen yet. Beside istio-cni they meet it already.
-func inIstiosPlace(pod *corev1.Pod, ns *corev1.Namespace, config intent.Config) (fails string, meet []string) {
+// inIstiosPlace finds why the agent's rules refuse a pod that Istio programs now, where they would lead, and init containers that ran before
+// istio-init and would meet a proxy that does not listen yet. Beside istio-cni they meet it already.
+func (p *Pod) inIstiosPlace(pod *corev1.Pod, ns *corev1.Namespace, config intent.Config) {
 	config.Select = intent.SelectInjected
 	moved := *pod
 	at := slices.IndexFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == "istio-init" })
@@ -76,23 +79,27 @@ func inIstiosPlace(pod *corev1.Pod, ns *corev1.Namespace, config intent.Config) 
 		moved.Spec.InitContainers = slices.Delete(slices.Clone(pod.Spec.InitContainers), at, at+1)
 	}
 	wants, err := intent.Of(&moved, ns, config)
-	if err != nil {
-		return err.Error(), nil
+	switch {
+	case err != nil:
+		p.Fails = err.Error()
+		return
+	case !wants.Redirect:
+		return
 	}
-	if wants.Redirect && at >= 0 {
+	p.OutboundPort, p.InboundPort = wants.Spec.OutboundPort, wants.Spec.InboundPort
+	if at >= 0 {
 		moved.Spec.InitContainers = moved.Spec.InitContainers[:at]
-		return "", intent.BeforeProxy(&moved, wants.Spec)
+		p.MeetNoProxy = intent.BeforeProxy(&moved, wants.Spec)
 	}
-	return "", nil
 }
 
-// revisionOf returns which of Istio's revisions has injected a pod, if one has.
+// revisionOf returns which of Istio's revisions has injected a pod, if one has: "" is the control plane without a revision.
 func revisionOf(pod *corev1.Pod) (revision string, injected bool) {
 	text, injected := pod.Annotations["sidecar.istio.io/status"]
 	var status struct {
 		Revision string `json:"revision"`
 	}
-	if json.Unmarshal([]byte(text), &status) != nil || len(validation.IsDNS1123Label(status.Revision)) > 0 {
+	if json.Unmarshal([]byte(text), &status) != nil || status.Revision == "default" || len(validation.IsDNS1123Label(status.Revision)) > 0 {
 		return "", injected // who makes pods may write anything there
 	}
 	return status.Revision, injected

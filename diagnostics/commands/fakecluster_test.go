@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -76,4 +78,13 @@ func reportedPod(name, reason, message string) corev1.Pod {
 			Conditions: []corev1.PodCondition{{Type: podreport.Condition, Status: status, Reason: reason, Message: message}},
 		},
 	}
+}
+
+func writeFile(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }

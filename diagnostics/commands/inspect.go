@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/agentstatus"
@@ -24,6 +23,13 @@ const (
 	viaTunnel = "tunnel"
 	viaExec   = "exec"
 )
+
+func vias() []string { return []string{viaAuto, viaExec, viaDirect, viaTunnel} }
+
+const viaUsage = "how the agent is asked: exec (in its container), direct or tunnel (through the API server; both with inspect.enabled), or auto: the first of them that works"
+
+// unansweredLocally begins the error of `inspect --local` without an answer, by which `inspect --via exec` knows that nobody was asked.
+const unansweredLocally = "ask the agent in this container at "
 
 // inspectTimeout bounds the whole command. Each way to the agent has a shorter time of its own.
 const inspectTimeout = 30 * time.Second
@@ -44,11 +50,12 @@ func newInspect(p Program) *cobra.Command {
 		Use: "inspect [NAMESPACE/]POD", Short: "Say what a pod asks for, what is programmed, and whether they agree",
 		Long: "Asks the agent of the pod's node, which reads the kernel: what the pod asks for and where each value comes from, the rules that are in\n" +
 			"force with the packets that each has seen, whether they agree, rules of others, the pod's last events, and what to do next.\n\n" +
-			"The agent answers whoever may get the pod. It is asked directly if its node can be reached, else through the API server (which takes the\n" +
-			"right to get pods/proxy in the agents' namespace), else by a command in its container (pods/exec there).\n" +
+			"It is asked by a command in the agent's container, which takes the right to create pods/exec in the agents' namespace. Where the chart has\n" +
+			"inspect.enabled=true, the agent also answers whoever may get the pod: directly if its node can be reached, else through the API server\n" +
+			"(which takes the right to get pods/proxy in the agents' namespace).\n" +
 			"Exit status: 0 the pod has what it asks for, 1 error, 3 it has not, or that is not known.",
 		Example: "  istio-pod-network-controller inspect -n shop cart-1\n" +
-			"  istio-pod-network-controller inspect shop/cart-1 --via tunnel -o yaml",
+			"  istio-pod-network-controller inspect shop/cart-1 -o yaml",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				return nil
@@ -79,7 +86,7 @@ func newInspect(p Program) *cobra.Command {
 	fs := cmd.Flags()
 	o.kubeFlags.add(fs)
 	fs.Lookup("agent-namespace").Usage = "the namespace of the agents, the only one whose pods are asked and shown a token; empty means " + agentstatus.Name
-	fs.StringVar(&o.via, "via", viaAuto, "how the agent is asked: direct, tunnel (through the API server), exec (in its container), or auto: the first of them that works")
+	fs.StringVar(&o.via, "via", viaAuto, viaUsage)
 	fs.StringVarP(&o.output, "output", "o", cmdline.OutputText, "text, wide (text with rules that have seen no packet), json or yaml")
 	fs.StringVar(&o.token, "agent-token", "", "the bearer token to show to the agent instead of the kubeconfig's; one of the audience "+inspect.Audience+" is worth nothing elsewhere")
 	if p.OnNode != nil {
@@ -87,14 +94,14 @@ func newInspect(p Program) *cobra.Command {
 		fs.StringVar(&o.socket, "socket", inspect.DefaultSocket, "with --local: the agent's socket, beside that of its --health-addr")
 	}
 	_ = o.complete(cmd, map[string][]string{ // the flags are those above; a test completes each
-		"via": {viaAuto, viaDirect, viaTunnel, viaExec}, "output": {cmdline.OutputText, cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML},
+		"via": vias(), "output": {cmdline.OutputText, cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML},
 	})
 	return cmd
 }
 
 func (o *inspectOptions) validate() error {
 	return errors.Join(
-		cmdline.OneOf("via", o.via, viaAuto, viaDirect, viaTunnel, viaExec), cmdline.OneOf("output", o.output, cmdline.OutputText, cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML),
+		cmdline.OneOf("via", o.via, vias()...), cmdline.OneOf("output", o.output, cmdline.OutputText, cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML),
 	)
 }
 
@@ -106,8 +113,12 @@ func (o *inspectOptions) document(ctx context.Context, pod string) (inspect.Docu
 			return inspect.Document{}, fmt.Errorf("--local: %w", err)
 		}
 		doc, err := inspect.GetLocal(ctx, o.socket, namespace, name)
-		if err != nil {
-			return doc, fmt.Errorf("ask the agent in this container at %s: %w", o.socket, err)
+		var refusal *inspect.Refusal
+		switch {
+		case errors.As(err, &refusal):
+			return doc, refusal
+		case err != nil:
+			return doc, fmt.Errorf(unansweredLocally+"%s: %w", o.socket, err)
 		}
 		doc.Events.Error = fmt.Sprintf("--local asks no API server: see kubectl -n %s events --for pod/%s", namespace, name)
 		return doc, nil
@@ -116,12 +127,9 @@ func (o *inspectOptions) document(ctx context.Context, pod string) (inspect.Docu
 	if err != nil {
 		return inspect.Document{}, err
 	}
-	namespace, name := client.namespace, pod
-	if before, after, ok := strings.Cut(pod, "/"); ok {
-		namespace, name = before, after
-	}
-	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
-		return inspect.Document{}, fmt.Errorf("%q: want a pod's name, or NAMESPACE/NAME", pod)
+	namespace, name, err := o.podNamed(client, pod)
+	if err != nil {
+		return inspect.Document{}, err
 	}
 	return o.ask(ctx, client, namespace, name)
 }
@@ -136,11 +144,20 @@ func (o *inspectOptions) ask(ctx context.Context, client connection, namespace, 
 	if err != nil {
 		return doc, err
 	}
-	ways := inspectWays{client: client, agent: by, token: o.token}
-	if doc, err = ways.ask(ctx, o.via, namespace, name); err != nil {
-		return doc, err
+	ways := inspectWays{client: client, pod: pod, agent: by, token: o.token}
+	doc, err = ways.ask(ctx, o.via, namespace, name)
+	if err == nil && doc.Programmed.Absent != "" { // of a pod that goes, the sandbox goes first
+		if why := ways.gone(ctx); why != "" {
+			return doc, errors.New(why)
+		}
+	}
+	if err != nil {
+		return doc, ways.orGone(ctx, err)
 	}
 	doc.Events = eventsOf(ctx, client, pod)
+	for i := range doc.Next { // the agent does not know its own name
+		doc.Next[i] = strings.NewReplacer(inspect.AgentNamespace, by.Namespace, inspect.AgentPod, by.Name).Replace(doc.Next[i])
+	}
 	doc.Asked.Notes = append(doc.Asked.Notes, misplacedKeys(ctx, client, pod)...)
 	if own, s := cmdline.Build().Version, by.Status; s != nil && s.Version != "" && s.Version != own {
 		doc.Next = append(doc.Next, fmt.Sprintf("this command is release %s and the agent %s: where they say different things, use the agent's release", own, s.Version))

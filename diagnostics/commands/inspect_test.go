@@ -40,6 +40,10 @@ type inspectWorld struct {
 	// execs counts commands in the agent's container, by protocol. noSockets is an API server that knows SPDY alone.
 	execs     map[string]int
 	noSockets bool
+	// meanwhile happens when the agent is asked over the network.
+	meanwhile func(*inspectWorld)
+	// ran is the last of these commands.
+	ran []string
 }
 
 func newInspectWorld(t *testing.T) *inspectWorld {
@@ -58,6 +62,9 @@ func newInspectWorld(t *testing.T) *inspectWorld {
 	}
 	server := httptest.NewTLSServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
 		w.tokens = append(w.tokens, r.Header.Get("Authorization"))
+		if w.meanwhile != nil {
+			w.meanwhile(w)
+		}
 		if w.refusal != nil {
 			out.WriteHeader(http.StatusForbidden)
 			_ = json.NewEncoder(out).Encode(w.refusal)
@@ -152,7 +159,7 @@ contexts: [{name: c, context: {cluster: c, user: u, namespace: shop}}]}`, server
 }
 
 func TestInspectAsksTheAgentOfThePodsNode(t *testing.T) {
-	w := newInspectWorld(t)
+	w := newInspectWorld(t).ofDeveloper()
 	config := w.kubeconfig(t, "{token: dev}")
 	for _, args := range [][]string{{"cart"}, {"shop/cart", "-o", "yaml"}, {"cart", "-n", "shop", "-o", "json", "--via", "direct"}, {"cart", "--agent-namespace", agentsHome}} {
 		code, out, errOut := call(t, "", append([]string{"inspect", "--kubeconfig", config}, args...)...)
@@ -204,7 +211,7 @@ func TestInspectSaysWhyItCannot(t *testing.T) {
 		"its node's agent does not run": {prepare: func(w *inspectWorld) { w.agent.Status.Phase = corev1.PodPending }, want: []string{"no agent runs on node node1"}},
 		"no right to find the agent": {prepare: func(w *inspectWorld) {
 			w.status["/namespaces/istio-pod-network-controller"], w.status["v1/pods"] = 403, 403
-		}, want: []string{"-inspect", "--agent-namespace"}},
+		}, want: []string{"list pods in the agents' namespace", "--agent-namespace"}},
 		"the agents are somewhere else": {prepare: func(w *inspectWorld) { w.status["v1/pods"], w.agent.Namespace = 403, "mesh" }, want: []string{"give --agent-namespace"}},
 		"agents in a closed namespace":  {prepare: func(w *inspectWorld) { w.status["/mesh"] = 403 }, args: []string{"--agent-namespace", "mesh"}, want: []string{"list pods there"}},
 		"an agent of an old release":    {prepare: func(w *inspectWorld) { w.agent.Annotations = nil }, args: []string{"--via", "direct"}, want: []string{"release before inspect"}},
@@ -221,8 +228,9 @@ func TestInspectSaysWhyItCannot(t *testing.T) {
 		"a certificate instead of a token": {prepare: func(w *inspectWorld) { w.status["/exec"] = 403 }, user: "{}", want: []string{
 			"kubectl create token", "exec: this takes the right",
 		}},
+		"no way that is switched on": {prepare: func(w *inspectWorld) { annotate(w.ofDeveloper(), agentstatus.Status{Version: "9"}) }, want: []string{"create pods/exec in namespace " + agentsHome, "set the chart's inspect.enabled=true"}},
 		"the agent refuses": {prepare: func(w *inspectWorld) {
-			w.refusal = &inspect.Refusal{Code: inspect.CodeForbidden, Message: "not allowed: x"}
+			w.ofDeveloper().refusal = &inspect.Refusal{Code: inspect.CodeForbidden, Message: "not allowed: x"}
 		}, want: []string{"not allowed: x"}},
 		"a name that is none":           {prepare: func(*inspectWorld) {}, args: []string{"--", "../cart"}, want: []string{"want a pod's name"}},
 		"an unknown way":                {prepare: func(*inspectWorld) {}, args: []string{"--via", "pigeon"}, want: []string{`--via: value "pigeon"`}},
@@ -289,7 +297,7 @@ func portOf(w *inspectWorld) int {
 
 // A refusal by an agent is its answer: nobody is asked in another way.
 func TestInspectStopsAtARefusal(t *testing.T) {
-	w := newInspectWorld(t)
+	w := newInspectWorld(t).ofDeveloper()
 	w.refusal = &inspect.Refusal{Code: inspect.CodeBusy, Message: "busy: try again"}
 	_, _, errOut := call(t, "", "inspect", "--kubeconfig", w.kubeconfig(t, "{token: dev}"), "cart")
 	if strings.TrimSpace(errOut) != "error: busy: try again" || len(w.tokens) != 1 {
@@ -299,7 +307,7 @@ func TestInspectStopsAtARefusal(t *testing.T) {
 
 // An agent whose node was taken over writes what it likes.
 func TestErrorsDoNotMoveATerminalsCursor(t *testing.T) {
-	w := newInspectWorld(t)
+	w := newInspectWorld(t).ofDeveloper()
 	w.refusal = &inspect.Refusal{Code: inspect.CodeBusy, Message: "a\x1b[2J\u009b2J\u202eb\rc\nd"}
 	_, _, errOut := call(t, "", "inspect", "--kubeconfig", w.kubeconfig(t, "{token: dev}"), "cart")
 	if want := "error: a?[2J?2J?b c\nd\n"; errOut != want {
@@ -329,13 +337,4 @@ func TestInspectWithoutACluster(t *testing.T) {
 			t.Errorf("%s: exit code %d, error %q", name, code, errOut)
 		}
 	}
-}
-
-func writeFile(t *testing.T, text string) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
 }

@@ -3,10 +3,12 @@ package commands
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -41,6 +43,41 @@ func inspectedPod(ctx context.Context, client connection, namespace, name string
 		return nil, fmt.Errorf("pod %s uses its node's network (hostNetwork), which is never redirected: give it a network of its own", at)
 	}
 	return pod, nil
+}
+
+// goneTimeout bounds the look whether a pod has gone.
+const goneTimeout = 5 * time.Second
+
+// gone says that the pod has gone, or goes, since it was read; "" if it has not, or that is not known.
+func (w inspectWays) gone(ctx context.Context) string {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goneTimeout)
+	defer cancel()
+	at := w.pod.Namespace + "/" + w.pod.Name
+	switch now, err := w.client.CoreV1().Pods(w.pod.Namespace).Get(ctx, w.pod.Name, metav1.GetOptions{}); {
+	case apierrors.IsNotFound(err):
+		return fmt.Sprintf("pod %s was deleted while its agent was asked", at)
+	case err != nil:
+		return ""
+	case now.UID != w.pod.UID:
+		return fmt.Sprintf("pod %s was deleted while its agent was asked, and another pod has its name now: ask again", at)
+	case now.DeletionTimestamp != nil:
+		return fmt.Sprintf("pod %s is being deleted", at)
+	}
+	return ""
+}
+
+// orGone returns an error with the words of gone before it: they say more.
+func (w inspectWays) orGone(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if why := w.gone(ctx); why != "" {
+		return fmt.Errorf("%s: %w", why, err)
+	}
+	return err
 }
 
 // misplacedKeys names keys of the pod and its namespace that nearly are the agent's, which does not read them. Without the right to get the
@@ -80,7 +117,7 @@ func agentsOf(ctx context.Context, client connection, namespace, node string) ([
 	case err == nil && (namespace != "" || len(found) > 0):
 		return found, nil
 	case namespace != "":
-		return nil, fmt.Errorf("find the agent of node %s in namespace %s, which takes the right to list pods there (role %s-inspect of the chart): %w", node, namespace, agentstatus.Name, err)
+		return nil, fmt.Errorf("find the agent of node %s in namespace %s, which takes the right to list pods there: %w", node, namespace, err)
 	}
 	elsewhere, errElsewhere := cluster.Agents(ctx, client, metav1.NamespaceAll, node)
 	switch {
@@ -92,7 +129,7 @@ func agentsOf(ctx context.Context, client connection, namespace, node string) ([
 	case err == nil && apierrors.IsForbidden(errElsewhere):
 		return nil, fmt.Errorf("namespace %s has no agent of node %s, and there is no right to look in others: give --agent-namespace", agentstatus.Name, node)
 	case apierrors.IsForbidden(errElsewhere):
-		return nil, fmt.Errorf("find the agent of node %s: this takes the right to list pods in the agents' namespace (role %s-inspect of the chart); "+
+		return nil, fmt.Errorf("find the agent of node %s: this takes the right to list pods in the agents' namespace (with inspect.enabled the chart has the role %s-inspect); "+
 			"if they are in another namespace than %s, give --agent-namespace", node, agentstatus.Name, agentstatus.Name)
 	}
 	return nil, fmt.Errorf("find the agent of node %s: %w", node, clusterError(client.config, errElsewhere))

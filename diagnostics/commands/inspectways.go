@@ -2,12 +2,12 @@ package commands
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"path"
-	"slices"
 	"strings"
 	"time"
 
@@ -33,39 +33,51 @@ const (
 // inspectWays asks one agent.
 type inspectWays struct {
 	client connection
+	pod    *corev1.Pod // about which it is asked
 	agent  cluster.Agent
 	token  string // of --agent-token
 }
 
-// ask asks one way, or each in turn until the agent answers. A refusal by the agent is an answer.
-func (w inspectWays) ask(ctx context.Context, via, namespace, name string) (inspect.Document, error) {
-	ways := []string{viaDirect, viaTunnel, viaExec}
-	if via != viaAuto {
-		ways = []string{via}
+// waysOf returns the ways to the agent in the order in which they are tried. The first needs no port of the node, and shows nobody a token.
+func waysOf(via string) []string {
+	if via == viaAuto {
+		return []string{viaExec, viaDirect, viaTunnel}
 	}
-	var errs []error
-	if ways[0] != viaExec {
-		if err := w.prepare(); err != nil {
-			errs = append(errs, err)
-			ways = slices.DeleteFunc(ways, func(way string) bool { return way != viaExec })
-		}
-	}
-	for _, way := range ways {
-		doc, err := w.one(ctx, way, namespace, name)
+	return []string{via}
+}
+
+// ask asks by each way until the agent answers. A refusal by the agent is an answer.
+func (w inspectWays) ask(ctx context.Context, via, namespace, name string) (doc inspect.Document, err error) {
+	err = w.each(via, func(way string) (answered bool, err error) {
+		doc, err = w.one(ctx, way, namespace, name)
 		var refusal *inspect.Refusal
-		switch {
-		case err == nil:
-			return doc, nil
-		case errors.As(err, &refusal):
-			return doc, refusal
+		return err == nil || errors.As(err, &refusal), err
+	})
+	return doc, err
+}
+
+// each calls f by each way until the agent has answered, and returns that answer's error, or else why each way fails.
+func (w *inspectWays) each(via string, f func(way string) (answered bool, err error)) error {
+	var errs []error
+	prepared := false
+	for _, way := range waysOf(via) {
+		if way != viaExec && !prepared {
+			if err := w.prepare(); err != nil {
+				errs = append(errs, err)
+				break // the ways that follow are over the network, too
+			}
+			prepared = true
+		}
+		answered, err := f(way)
+		if answered {
+			return err
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", way, err))
 	}
-	err := errors.Join(errs...)
 	if len(errs) == 1 {
-		return inspect.Document{}, err
+		return errs[0]
 	}
-	return inspect.Document{}, fmt.Errorf("the agent %s/%s of node %s cannot be asked:\n%w", w.agent.Namespace, w.agent.Name, w.agent.Node, err)
+	return fmt.Errorf("the agent %s/%s of node %s cannot be asked:\n%w", w.agent.Namespace, w.agent.Name, w.agent.Node, errors.Join(errs...))
 }
 
 func (w inspectWays) one(ctx context.Context, way, namespace, name string) (inspect.Document, error) {
@@ -94,8 +106,8 @@ func (w *inspectWays) prepare() (err error) {
 	case a.Status == nil:
 		return fmt.Errorf("agent %s/%s says nothing about itself: it is of a release before inspect, or has just started", a.Namespace, a.Name)
 	case a.Status.Inspect == nil:
-		return fmt.Errorf("agent %s/%s (%s) does not answer callers on the network: the chart's inspect.enabled is false, or its ports were taken (its log says so)",
-			a.Namespace, a.Name, a.Status.Version)
+		return fmt.Errorf("agent %s/%s (%s) does not answer callers on the network: to switch that on, set the chart's inspect.enabled=true "+
+			"(if it is, its ports are taken: see the agent's log)", a.Namespace, a.Name, a.Status.Version)
 	}
 	if w.token == "" {
 		w.token, err = inspect.Token(w.client.config)
@@ -136,51 +148,67 @@ func (w inspectWays) tunnel() dial {
 
 // byExec runs `inspect --local` in the agent's container. The command's exit status says what the document says, too.
 func (w inspectWays) byExec(ctx context.Context, namespace, name string) (doc inspect.Document, err error) {
-	pod := w.agent.Pod
-	command := []string{"/" + agentstatus.Name, "inspect", "--local", "-o", "json", namespace + "/" + name}
-	if socket := inspectSocketOf(pod); socket != "" {
-		command = append(command, "--socket", socket)
+	args := []string{"inspect", "--local", "-o", "json", namespace + "/" + name}
+	if socket, ok := strings.CutPrefix(w.argument("--health-addr"), "unix://"); ok {
+		args = append(args, "--socket", path.Join(path.Dir(socket), path.Base(inspect.DefaultSocket)))
 	}
-	out, errOut, err := w.run(ctx, command)
-	var ended exec.CodeExitError
-	switch {
-	case err != nil && strings.Contains(err.Error(), "forbidden"): // of the API server's answer client-go leaves only the text
-		return doc, fmt.Errorf("this takes the right to create pods/exec in namespace %s, which is as good as root on the nodes", pod.Namespace)
-	case err != nil && !errors.As(err, &ended):
-		return doc, fmt.Errorf("run a command in the agent's container: %w", err)
-	case len(out) == 0 && strings.Contains(errOut, "unknown command"):
-		return doc, fmt.Errorf("agent %s/%s is of a release that has no inspect: %s", pod.Namespace, pod.Name, strings.TrimSpace(errOut))
-	case len(out) == 0:
-		return doc, fmt.Errorf("the command in the agent's container: %s", strings.TrimPrefix(strings.TrimSpace(errOut), "error: "))
+	var out, said bytes.Buffer
+	_, err = w.run(ctx, args, remotecommand.StreamOptions{Stdout: &bounded{to: &out, left: inspect.MaxAnswer}, Stderr: &bounded{to: &said, left: 1 << 14}})
+	switch errOut := strings.TrimSpace(said.String()); {
+	case err != nil:
+		return doc, err
+	case out.Len() == 0 && strings.Contains(errOut, "unknown command"):
+		return doc, fmt.Errorf("agent %s/%s is of a release that has no inspect: %s", w.agent.Namespace, w.agent.Name, errOut)
+	case out.Len() == 0 && (errOut == "" || strings.Contains(errOut, unansweredLocally)):
+		return doc, fmt.Errorf("the command in the agent's container: %s", cmp.Or(strings.TrimPrefix(errOut, "error: "), "it printed nothing"))
+	case out.Len() == 0:
+		return doc, &inspect.Refusal{Code: inspect.CodeInternal, Message: strings.TrimPrefix(errOut, "error: ")}
 	}
-	return inspect.ParseDocument(out)
+	return inspect.ParseDocument(out.Bytes())
 }
 
-// run runs a command in the agent's container, over WebSockets, or SPDY with API servers and proxies that know no other way.
-func (w inspectWays) run(ctx context.Context, command []string) (out []byte, errOut string, err error) {
+// notBegunError means that no command was begun in the agent's container.
+type notBegunError struct{ error }
+
+func (e notBegunError) Unwrap() error { return e.error }
+
+// run runs the agent's program in its container, and returns its exit status.
+func (w inspectWays) run(ctx context.Context, args []string, streams remotecommand.StreamOptions) (code int, err error) {
+	err = w.stream(ctx, append([]string{"/" + agentstatus.Name}, args...), streams)
+	var ended exec.CodeExitError
+	switch {
+	case err == nil:
+		return 0, nil
+	case errors.As(err, &ended):
+		return ended.Code, nil
+	case strings.Contains(err.Error(), "forbidden"): // of the API server's answer client-go leaves only the text
+		return 0, notBegunError{fmt.Errorf("this takes the right to create pods/exec in namespace %s, which is as good as root on the nodes", w.agent.Namespace)}
+	case strings.Contains(err.Error(), "unable to upgrade connection"):
+		return 0, notBegunError{fmt.Errorf("run a command in the agent's container: %w", err)}
+	}
+	return 0, fmt.Errorf("run a command in the agent's container: %w", err)
+}
+
+// stream runs a command in the agent's container, over WebSockets, or SPDY with API servers and proxies that know no other way.
+func (w inspectWays) stream(ctx context.Context, command []string, streams remotecommand.StreamOptions) error {
 	options := &corev1.PodExecOptions{Container: agentstatus.Container, Command: command, Stdout: true, Stderr: true}
 	at := w.client.CoreV1().RESTClient().Post().Namespace(w.agent.Namespace).Resource("pods").Name(w.agent.Name).SubResource("exec").
 		VersionedParams(options, scheme.ParameterCodec).URL()
 	sockets, err := remotecommand.NewWebSocketExecutor(w.client.config, "GET", at.String())
 	if err != nil {
-		return nil, "", err
+		return err
 	}
 	spdy, err := remotecommand.NewSPDYExecutor(w.client.config, "POST", at)
 	if err != nil {
-		return nil, "", err
+		return err
 	}
-	var stdout, stderr bytes.Buffer
-	notBegun := func(err error) bool { // a command that has run is not run again
-		return (httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)) && stdout.Len() == 0 && stderr.Len() == 0
-	}
+	// A command that has run is not run again.
+	notBegun := func(err error) bool { return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err) }
 	executor, err := remotecommand.NewFallbackExecutor(sockets, spdy, notBegun)
 	if err != nil {
-		return nil, "", err
+		return err
 	}
-	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{
-		Stdout: &bounded{to: &stdout, left: inspect.MaxAnswer}, Stderr: &bounded{to: &stderr, left: 1 << 14},
-	})
-	return stdout.Bytes(), stderr.String(), err
+	return executor.StreamWithContext(ctx, streams)
 }
 
 // bounded takes no more than left bytes.
@@ -198,12 +226,12 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.to.Write(p)
 }
 
-// inspectSocketOf returns the agent's socket, beside its health checks' socket, or "" for the default.
-func inspectSocketOf(pod *corev1.Pod) string {
-	for _, c := range pod.Spec.Containers {
+// argument returns the value of a flag in the agent's pod, or "".
+func (w inspectWays) argument(flag string) string {
+	for _, c := range w.agent.Pod.Spec.Containers {
 		for _, arg := range c.Args {
-			if socket, ok := strings.CutPrefix(arg, "--health-addr=unix://"); ok {
-				return path.Join(path.Dir(socket), path.Base(inspect.DefaultSocket))
+			if value, ok := strings.CutPrefix(arg, flag+"="); ok {
+				return value
 			}
 		}
 	}

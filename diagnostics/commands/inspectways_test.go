@@ -30,6 +30,7 @@ const (
 
 // exec is the API server's pods/exec: the program in the agent's container answers.
 func (w *inspectWorld) exec(out http.ResponseWriter, r *http.Request) {
+	w.ran = r.URL.Query()["command"]
 	if !wsstream.IsWebSocketRequest(r) {
 		w.execs[protocolSPDY]++
 		criremote.ServeExec(out, r, w, "", "", "", nil, &criremote.Options{Stdout: true, Stderr: true}, time.Minute, time.Minute, []string{protocolSPDY})
@@ -69,6 +70,12 @@ func (w *inspectWorld) ExecInContainer(_ context.Context, _, _, _ string, _ []st
 		return exec.CodeExitError{Err: errors.New("it ended"), Code: code}
 	}
 	return nil
+}
+
+// ofDeveloper takes the right to run commands in the agent's container away, so that the agent is asked over the network.
+func (w *inspectWorld) ofDeveloper() *inspectWorld {
+	w.status["/exec"] = 403
+	return w
 }
 
 // tunnel is the API server's pods/proxy: bytes to and from the agent.
@@ -121,6 +128,7 @@ func TestInspect_everyVerdictByEveryWay_isOneDocument(t *testing.T) {
 			"directly":                          {via: "direct", user: "{token: dev}", wantExecs: map[string]int{}},
 			"by the tunnel":                     {via: "tunnel", user: "{token: dev}", wantExecs: map[string]int{}},
 			"by a command":                      {via: "exec", user: "{token: dev}", wantExecs: map[string]int{protocolWebSocket: 1}},
+			"by the way that is tried first":    {via: "auto", user: "{token: dev}", wantExecs: map[string]int{protocolWebSocket: 1}},
 			"by a command, without a token":     {via: "auto", user: "{}", wantExecs: map[string]int{protocolWebSocket: 1}},
 			"by a command, without web sockets": {via: "exec", user: "{}", noSockets: true, wantExecs: map[string]int{protocolSPDY: 1}},
 		} {
@@ -139,6 +147,27 @@ func TestInspect_everyVerdictByEveryWay_isOneDocument(t *testing.T) {
 	}
 }
 
+// An agent that was asked by a command, and refuses, is not asked again over the network. A command that finds no agent on its socket has not asked.
+func TestInspect_refusalByACommand_isTheAnswer(t *testing.T) {
+	for said, tc := range map[string]struct {
+		code      int
+		want      string
+		wantAsked bool
+	}{
+		"error: no pod shop/cart on this node":                         {code: 1, want: "error: no pod shop/cart on this node\n"},
+		"error: " + unansweredLocally + "/run/x: no such file":         {wantAsked: true},
+		"error: unknown command \"inspect\"":                           {wantAsked: true},
+		"error: " + unansweredLocally + "/run/x: pods are never shown": {wantAsked: true},
+	} {
+		w := newInspectWorld(t)
+		w.answer = func() (out, errOut string, code int) { return "", said, 1 }
+		code, _, errOut := call(t, "", "inspect", "--kubeconfig", w.kubeconfig(t, "{token: dev}"), "cart")
+		if code != tc.code || errOut != tc.want || (len(w.tokens) > 0) != tc.wantAsked {
+			t.Errorf("%s: exit code %d, %q, asked over the network with %q", said, code, errOut, w.tokens)
+		}
+	}
+}
+
 // A command that fails has run: it is not run again another way.
 func TestInspect_failedCommand_isNotRunAgain(t *testing.T) {
 	w := newInspectWorld(t)
@@ -146,6 +175,39 @@ func TestInspect_failedCommand_isNotRunAgain(t *testing.T) {
 	code, _, errOut := call(t, "", "inspect", "--kubeconfig", w.kubeconfig(t, "{}"), "cart", "--via", "exec")
 	if code != 1 || !strings.Contains(errOut, "no agent answers") || !maps.Equal(w.execs, map[string]int{protocolWebSocket: 1}) {
 		t.Errorf("exit code %d, %q, commands %v", code, errOut, w.execs)
+	}
+}
+
+// What to do next names the agent, so that it can be typed as it is.
+func TestInspectNamesTheAgentInWhatToDo(t *testing.T) {
+	w := newInspectWorld(t)
+	w.document.Agreement.Verdict = inspect.Differ
+	w.document.Next = inspect.Advise(w.document)
+	code, out, errOut := call(t, "", "inspect", "--kubeconfig", w.kubeconfig(t, "{token: dev}"), "cart")
+	if want := "kubectl -n " + agentsHome + " logs agent-1 | grep shop/cart"; code != inspect.ExitDiffer || !strings.Contains(out, want) {
+		t.Errorf("exit code %d, want %q in\n%s%s", code, want, out, errOut)
+	}
+}
+
+// kubectl takes and prints pod/NAME. A namespace that is named twice in two ways is a mistake, and not one of them.
+func TestPodNamed_asKubectlDoes(t *testing.T) {
+	for args, want := range map[string]string{
+		"cart": "", "-n shop cart": "", "shop/cart": "", "-n shop shop/cart": "", "pod/cart": "", "pods/cart": "", "-n shop pod/cart": "",
+		"-n other shop/cart": `error: "shop/cart" names another namespace than --namespace other: leave one of them out`,
+		"shop/cart/x":        `error: "shop/cart/x": want a pod's name, or NAMESPACE/NAME`,
+		"pod/":               `error: "pod/": want a pod's name, or NAMESPACE/NAME`,
+	} {
+		for _, command := range []string{"inspect", "logs", "exec"} {
+			w := newInspectWorld(t)
+			line := append([]string{command, "--kubeconfig", w.kubeconfig(t, "{token: dev}")}, strings.Fields(args)...)
+			if command == "exec" {
+				line = append(line, "--", "ls")
+			}
+			_, _, errOut := call(t, "", line...)
+			if strings.Contains(errOut, "error: ") != (want != "") || !strings.HasPrefix(errOut, want) {
+				t.Errorf("%s %s: %q, want %q", command, args, errOut, want)
+			}
+		}
 	}
 }
 

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -88,6 +90,25 @@ func (k *kubeFlags) config() (*rest.Config, string, error) {
 		return nil, "", fmt.Errorf("read kubeconfig: %w", err)
 	}
 	return config, namespace, nil
+}
+
+// podNamed returns which pod an argument names: POD, or pod/POD as kubectl prints it, in the namespace of the flags, or NAMESPACE/POD.
+func (k *kubeFlags) podNamed(client connection, arg string) (namespace, name string, err error) {
+	namespace, name = client.namespace, arg
+	before, after, found := strings.Cut(arg, "/")
+	switch given := k.givenNamespace(); {
+	case !found:
+	case before == "pod" || before == "pods":
+		name = after
+	case given != "" && given != before:
+		return "", "", fmt.Errorf("%q names another namespace than --namespace %s: leave one of them out", arg, given)
+	default:
+		namespace, name = before, after
+	}
+	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
+		return "", "", fmt.Errorf("%q: want a pod's name, or NAMESPACE/NAME", arg)
+	}
+	return namespace, name, nil
 }
 
 // completionTimeout bounds what a shell waits for after the Tab key.

@@ -1,15 +1,18 @@
 package commands
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/tools/remotecommand"
 
 	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/agentstatus"
@@ -26,22 +29,31 @@ func (o *proxyAccess) addTo(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	o.add(fs)
 	fs.Lookup("agent-namespace").Usage = "the namespace of the agents, the only one whose pods are asked and shown a token; empty means " + agentstatus.Name
-	fs.StringVar(&o.via, "via", viaAuto, "how the agent is asked: direct, tunnel (through the API server), or auto: the first of them that works")
+	fs.StringVar(&o.via, "via", viaAuto, viaUsage)
 	fs.StringVar(&o.token, "agent-token", "", "the bearer token to show to the agent instead of the kubeconfig's; one of the audience "+inspect.Audience+" is worth nothing elsewhere")
-	_ = o.complete(cmd, map[string][]string{"via": {viaAuto, viaDirect, viaTunnel}}) // the flags are those above
+	_ = o.complete(cmd, map[string][]string{"via": vias()}) // the flags are those above
 }
 
 func newProxyLogs(p Program) *cobra.Command {
 	o, l := &proxyAccess{kubeFlags: p.kubeFlags()}, inspect.LogOptions{}
 	cmd := &cobra.Command{
 		Use: "logs [NAMESPACE/]POD", Short: "Print the log of the proxy that the agent runs for a pod", Args: cobra.ExactArgs(1),
-		Long: "Asks the agent of the pod's node, which answers whoever has the right to get pods/log of the pod. It is asked directly if its node can be\n" +
-			"reached, else through the API server (which takes the right to get pods/proxy in the agents' namespace).",
+		Long: "Runs `sidecar logs` in the container of the agent of the pod's node, which takes the right to create pods/exec in the agents' namespace.\n" +
+			"Where the chart has inspect.enabled=true, the agent also answers whoever has the right to get pods/log of the pod (see inspect).",
 		Example: "  istio-pod-network-controller logs -n shop cart-1 -f --tail 20",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.ask(cmd.Context(), args[0], func(c inspect.Client, namespace, name string) error {
-				return c.Log(cmd.Context(), namespace, name, l, cmd.OutOrStdout())
+			err := o.ask(cmd.Context(), args[0], proxyQuestion{
+				byNetwork: func(c inspect.Client, namespace, name string) error {
+					return c.Log(cmd.Context(), namespace, name, l, cmd.OutOrStdout())
+				},
+				byExec: func(w inspectWays, namespace, name string) error {
+					return w.log(cmd.Context(), l, namespace+"/"+name, cmd.OutOrStdout())
+				},
 			})
+			if l.Follow && errors.Is(cmd.Context().Err(), context.Canceled) {
+				return nil // Ctrl-C is how a followed log ends
+			}
+			return err
 		},
 	}
 	o.addTo(cmd)
@@ -57,14 +69,22 @@ func newProxyExec(p Program) *cobra.Command {
 	o := &proxyAccess{kubeFlags: p.kubeFlags()}
 	cmd := &cobra.Command{
 		Use: "exec [NAMESPACE/]POD -- COMMAND [ARGUMENT...]", Short: "Run a command in the proxy that the agent runs for a pod", Args: cobra.MinimumNArgs(2),
-		Long: "Asks the agent of the pod's node, which answers whoever has the right to create pods/exec of the pod. The command gets no input and no\n" +
-			"terminal, and has 30 s; what it prints is printed when it has ended, 256 KiB of each stream at most. The exit status is the command's.",
+		Long: "Runs `sidecar exec` in the container of the agent of the pod's node, which takes the right to create pods/exec in the agents' namespace.\n" +
+			"Where the chart has inspect.enabled=true, the agent also answers whoever has the right to create pods/exec of the pod (see inspect), with\n" +
+			"256 KiB of each stream at most. The command gets no input and no terminal, and has 30 s; what it prints is printed when it has ended.\n" +
+			"The exit status is the command's.",
 		Example: "  istio-pod-network-controller exec -n shop cart-1 -- ls /run/sidecar",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var out inspect.Output
-			err := o.ask(cmd.Context(), args[0], func(c inspect.Client, namespace, name string) (err error) {
-				out, err = c.Exec(cmd.Context(), namespace, name, inspect.Command{Args: args[1:]})
-				return err
+			err := o.ask(cmd.Context(), args[0], proxyQuestion{
+				byNetwork: func(c inspect.Client, namespace, name string) (err error) {
+					out, err = c.Exec(cmd.Context(), namespace, name, inspect.Command{Args: args[1:]})
+					return err
+				},
+				byExec: func(w inspectWays, namespace, name string) (err error) {
+					out.Code, err = w.exec(cmd.Context(), namespace+"/"+name, args[1:], cmd.OutOrStdout(), cmd.ErrOrStderr())
+					return err
+				},
 			})
 			if err != nil {
 				return err
@@ -84,21 +104,24 @@ func newProxyExec(p Program) *cobra.Command {
 	return cmd
 }
 
-// ask has the agent of a pod's node asked, by each way until one reaches it.
-func (o *proxyAccess) ask(ctx context.Context, pod string, f func(c inspect.Client, namespace, name string) error) error {
-	if err := cmdline.OneOf("via", o.via, viaAuto, viaDirect, viaTunnel); err != nil {
+// proxyQuestion is a question about the proxy of a pod, by each way.
+type proxyQuestion struct {
+	byNetwork func(c inspect.Client, namespace, name string) error
+	byExec    func(w inspectWays, namespace, name string) error
+}
+
+// ask has the agent of a pod's node asked, by each way until one reaches it. An error after that is the question's.
+func (o *proxyAccess) ask(ctx context.Context, pod string, q proxyQuestion) error {
+	if err := cmdline.OneOf("via", o.via, vias()...); err != nil {
 		return err
 	}
 	client, err := o.connect()
 	if err != nil {
 		return err
 	}
-	namespace, name := client.namespace, pod
-	if before, after, ok := strings.Cut(pod, "/"); ok {
-		namespace, name = before, after
-	}
-	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
-		return fmt.Errorf("%q: want a pod's name, or NAMESPACE/NAME", pod)
+	namespace, name, err := o.podNamed(client, pod)
+	if err != nil {
+		return err
 	}
 	of, err := inspectedPod(ctx, client, namespace, name)
 	if err != nil {
@@ -108,30 +131,63 @@ func (o *proxyAccess) ask(ctx context.Context, pod string, f func(c inspect.Clie
 	if err != nil {
 		return err
 	}
-	ways := inspectWays{client: client, agent: by, token: o.token}
-	if err := ways.prepare(); err != nil {
-		return fmt.Errorf("%w; who may run commands in the agent's container has `sidecar logs` and `sidecar exec` there", err)
-	}
-	return ways.reach(ctx, o.via, func(c inspect.Client) error { return f(c, namespace, name) })
-}
-
-// reach calls f with a client of the agent, by each way until one reaches it. An error after that is f's.
-func (w inspectWays) reach(ctx context.Context, via string, f func(inspect.Client) error) error {
-	var errs []error
-	for _, way := range []string{viaDirect, viaTunnel} {
-		if via != viaAuto && via != way {
-			continue
+	w := &inspectWays{client: client, pod: of, agent: by, token: o.token}
+	return w.orGone(ctx, w.each(o.via, func(way string) (answered bool, err error) {
+		if way == viaExec {
+			err = q.byExec(*w, namespace, name)
+			_, notBegun := errors.AsType[notBegunError](err)
+			return !notBegun, err
 		}
 		dial := map[string]dial{viaDirect: w.direct(), viaTunnel: w.tunnel()}[way]
 		conn, err := probed(ctx, dial)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", way, err))
-			continue
+			return false, err
 		}
 		_ = conn.Close() // nothing was said on it
-		return f(inspect.Client{Certificate: w.agent.Status.Inspect.Certificate, Token: w.token, Dial: dial})
+		return true, q.byNetwork(inspect.Client{Certificate: w.agent.Status.Inspect.Certificate, Token: w.token, Dial: dial}, namespace, name)
+	}))
+}
+
+// followLimit is how long a log is followed, as over the network.
+const followLimit = "1h"
+
+// log prints a proxy's log by `sidecar logs` in the agent's container.
+func (w inspectWays) log(ctx context.Context, l inspect.LogOptions, pod string, to io.Writer) error {
+	args := []string{"sidecar", "logs", pod, "--tail=" + strconv.Itoa(l.Tail)}
+	if l.Previous {
+		args = append(args, "--previous")
 	}
-	return fmt.Errorf("the agent %s/%s of node %s cannot be asked:\n%w", w.agent.Namespace, w.agent.Name, w.agent.Node, errors.Join(errs...))
+	if l.Times {
+		args = append(args, "--timestamps")
+	}
+	var said bytes.Buffer
+	streams := remotecommand.StreamOptions{Stdout: to, Stderr: &bounded{to: &said, left: 1 << 14}}
+	if l.Follow { // container runtimes leave a command running whose caller has gone
+		args = append(args, "--follow", "--timeout="+followLimit)
+	}
+	code, err := w.run(ctx, args, streams)
+	if err == nil && code != 0 {
+		err = errors.New(cmp.Or(strings.TrimPrefix(strings.TrimSpace(said.String()), "error: "), fmt.Sprintf("the command in the agent's container ended with %d", code)))
+	}
+	return err
+}
+
+// exec runs a command in a proxy by `sidecar exec` in the agent's container.
+func (w inspectWays) exec(ctx context.Context, pod string, command []string, out, errOut io.Writer) (code int, err error) {
+	args := []string{"sidecar", "exec"}
+	for _, flag := range []string{"--runtime", "--runtime-endpoint"} {
+		if value := w.argument(flag); value != "" {
+			args = append(args, flag+"="+value)
+		}
+	}
+	code, err = w.run(ctx, append(append(args, pod, "--"), command...), remotecommand.StreamOptions{Stdout: out, Stderr: errOut})
+	if err != nil || code == 0 {
+		return code, err
+	}
+	if why := w.gone(ctx); why != "" {
+		_, err = fmt.Fprintln(errOut, "error:", why)
+	}
+	return code, err
 }
 
 // probed dials, within the time of a way.

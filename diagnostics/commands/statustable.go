@@ -182,6 +182,9 @@ func summary(r survey.Report) string {
 	if r.Namespace == "" {
 		where = "in all namespaces"
 	}
+	if len(r.Pods) == 0 && r.Namespace != "" {
+		return "No pod " + where + " asks for redirection, or has a report of the agent; -A shows all namespaces."
+	}
 	if len(r.Pods) == 0 {
 		return "No pod " + where + " asks for redirection, or has a report of the agent."
 	}

@@ -25,8 +25,13 @@ type Line struct {
 	Do     string `json:"do,omitempty"`
 }
 
-// doFirst is what to do about a proof that was not tried.
-const doFirst = "mend what goes before it"
+const (
+	// doFirst is what to do about a proof that was not tried.
+	doFirst = "mend what goes before it"
+	// deletedPod begins why there is no proof where a pod of the test has gone, and doAgain is what to do.
+	deletedPod = "deleted during the test, by an eviction, a drain of the node or somebody: pod "
+	doAgain    = "test again; if it stays so, see who deletes pods: kubectl get events -A --field-selector involvedObject.kind=Pod"
+)
 
 // words returns what a kind shows, and what to do if it does not hold.
 func (k Kind) words() (what, do string) {
@@ -56,6 +61,8 @@ func line(node string, kind Kind, family, why string) Line {
 	case l.OK:
 	case strings.HasPrefix(why, notTried):
 		l.Do = doFirst
+	case strings.HasPrefix(why, deletedPod):
+		l.Do = doAgain
 	default:
 		l.Do = do
 	}

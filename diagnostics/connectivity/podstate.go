@@ -15,6 +15,9 @@ import (
 
 // notRunning says why a pod does not run with all containers and an address, or "".
 func notRunning(pod *corev1.Pod) string {
+	if why := beingDeleted(pod); why != "" {
+		return why
+	}
 	if pod.Status.Phase == corev1.PodFailed {
 		return fmt.Sprintf("pod %s failed: %s %s", pod.Name, pod.Status.Reason, pod.Status.Message)
 	}
@@ -30,6 +33,14 @@ func notRunning(pod *corev1.Pod) string {
 	}
 	if pod.Status.Phase != corev1.PodRunning && terminated(pod) == nil || len(addresses(pod)) == 0 {
 		return fmt.Sprintf("pod %s is %s", pod.Name, pod.Status.Phase)
+	}
+	return ""
+}
+
+// beingDeleted says that a pod is going, or "".
+func beingDeleted(pod *corev1.Pod) string {
+	if pod.DeletionTimestamp != nil {
+		return deletedPod + pod.Name
 	}
 	return ""
 }

@@ -157,6 +157,11 @@ func (t *Tester) testNode(ctx context.Context, index int, node string) []Line {
 		return []Line{line(node, KindPods, "", why)}
 	}
 	out := append([]Line{line(node, KindPods, "", "")}, lines(node, terminated(client).Message)...)
+	if !Proven(out) { // without a server nothing is
+		if _, why := t.await(ctx, server.Name, time.Second, beingDeleted); why != "" {
+			return []Line{line(node, KindPods, "", why)}
+		}
+	}
 	return append(out, t.reports(ctx, node, Proven(out), server.Name, client.Name))
 }
 
@@ -216,7 +221,9 @@ func (t *Tester) await(ctx context.Context, name string, limit time.Duration, mi
 			if why = missing(pod); why == "" {
 				found = pod
 			}
-		case ctx.Err() == nil || apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
+		case apierrors.IsNotFound(err):
+			why = deletedPod + name
+		case ctx.Err() == nil || apierrors.IsForbidden(err):
 			why = fmt.Sprintf("get pod %s: %s", name, err)
 		}
 		return found != nil || apierrors.IsForbidden(err) || apierrors.IsNotFound(err)

@@ -97,8 +97,14 @@ func (d Document) adviseDifference() []string {
 		cmp.Or(d.Agent.VerifyInterval, "10s"), d.agentLog())}
 }
 
+// AgentNamespace and AgentPod stand for the agent in what an agent advises. The command that has found the agent knows their values.
+const (
+	AgentNamespace = "AGENT-NAMESPACE"
+	AgentPod       = "AGENT-POD"
+)
+
 func (d Document) agentLog() string {
-	return "kubectl -n AGENT-NAMESPACE logs AGENT-POD | grep " + d.Pod
+	return "kubectl -n " + AgentNamespace + " logs " + AgentPod + " | grep " + d.Pod
 }
 
 // unused reports whether there are counters, and all are 0.

@@ -38,6 +38,14 @@ func cells() []Cell {
 			Command: []string{"make", "test-runtimes", "VERSIONS=" + version},
 		})
 	}
+	for _, version := range []string{"1.34.4", "1.35.4", "1.36.3"} {
+		list = append(list, cluster("kubernetes-"+version, "the end-to-end tests, round nri, on Kubernetes "+version,
+			"E2E_KUBERNETES="+version, "E2E_BACKENDS=none", "E2E_HOOKS=nri"))
+	}
+	for _, version := range []string{"1.7.35", "2.3.7"} {
+		list = append(list, cluster("containerd-"+version, "the end-to-end tests, round nri, on containerd "+version,
+			"E2E_CONTAINERD="+version, "E2E_BACKENDS=none", "E2E_HOOKS=nri"))
+	}
 	for _, backend := range []string{"nftables", "iptables"} {
 		list = append(list, cluster(backend, "the end-to-end tests, backend "+backend, "E2E_BACKENDS="+backend, "E2E_HOOKS="))
 	}

@@ -6,6 +6,7 @@ import (
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars"
 )
 
 // key describes an annotation, a label or a variable that intent.Of reads.
@@ -17,15 +18,11 @@ type key struct {
 	meaning string
 }
 
-// keys returns every annotation and label that intent.Of reads, and the label of mTLS.
+// keys returns every annotation and label that intent.Of reads.
 func keys() []key {
 	return append(append(ownKeys(), istioKeys()...), []key{
 		{"sidecar.istio.io/inject", "pod (label or annotation)", "a bool", "not refused", "with `--select injected` or `either`: false refuses redirection"},
 		{"sidecar.istio.io/status", "pod, written by Istio's injector", "anything", "the pod counts as not injected", "with `--select injected` or `either`: the pod has been injected"},
-		{
-			"security.istio.io/tlsMode", "pod (label), written by the agent", "`istio`", "the agent sets it once Istio's own proxy is ready; with `--sidecars` only",
-			"peers send mTLS to the pod; another value of its owner's stays",
-		},
 		{"openshift.io/deployer-pod-for.name", "pod, written by OpenShift", "anything", "the pod is no deployer", "a deployer, not redirected by our annotation"},
 		{"openshift.io/build.name", "pod, written by OpenShift", "anything", "the pod is no build", "a build, not redirected by our annotation"},
 	}...)
@@ -105,6 +102,7 @@ func written() []writtenKey {
 		{podreport.KeyStatus, "annotation of pods", "`initialized`, `failed` or `removed`"},
 		{podreport.KeyDetails, "annotation of pods", "JSON: sandbox, path of its network namespace, hook, backend, hash of the Spec, time, message, notes, last repair"},
 		{string(podreport.Condition), "condition of pods", "see [conditions.md](conditions.md)"},
+		{sidecars.TLSModeLabel, "label of pods", "`istio` while the pod has Istio's proxy by a ProxyProfile: peers send mTLS to it; a value of the pod's owner stays"},
 		{agentstatus.Annotation, "annotation of the agent's own pod", "JSON: version, backend, readiness, hooks, last error"},
 		{sidecar.LabelShared, "label of the pods of shared proxies", "written by the chart: the ProxyProfile whose pods the proxy serves; in the agent's namespace alone"},
 		{agent.CNIAnnotation, "annotation of the agent's DaemonSet", "written by the chart: the value of `cni` that its agents have"},

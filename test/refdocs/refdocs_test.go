@@ -51,7 +51,7 @@ func (s *source) literals(visit func(p *sourcePackage, at token.Pos, text string
 }
 
 // ofTheAgent reports whether the keys in a package are what pods and the agent say to each other. Commands that look at a cluster know keys
-// of other projects, labels of a managed proxy's container are the agent's own, and Istio's injector describes what its proxies read.
+// of other projects, labels of a managed proxy's container are the agent's own, and what Istio's proxy is computed from is what its injector reads.
 func ofTheAgent(dir string) bool {
 	top, _, _ := strings.Cut(dir, "/")
 	inside := []string{"agent", "internal/agentstatus", "internal/intent", "internal/sidecar", "internal/podnet"}

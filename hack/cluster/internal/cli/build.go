@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -33,39 +34,48 @@ func (o *options) deps() *cobra.Command {
 
 // build prints the directory of the programs, for scripts.
 func (o *options) build() *cobra.Command {
-	var runtime runtimeChoice
+	var choice releases
 	cmd := &cobra.Command{
 		Use: "build [PROGRAM...]", Short: "Build programs of the cluster, or all: some five minutes at first, nothing when they are there",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			set, err := o.buildPrograms(cmd.Context(), cmd.ErrOrStderr(), args...)
+			dir, err := o.buildCluster(cmd.Context(), cmd.ErrOrStderr(), choice, args...)
 			if err != nil {
 				return err
 			}
-			dir, err := o.buildRuntime(cmd.Context(), cmd.ErrOrStderr(), runtime)
+			runtime, err := o.buildRuntime(cmd.Context(), cmd.ErrOrStderr(), choice)
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(o.out, cmp.Or(dir, set.Dir))
+			_, err = fmt.Fprintln(o.out, cmp.Or(runtime, dir))
 			return err
 		},
 	}
-	runtime.flags(cmd)
+	choice.flags(cmd)
 	return cmd
 }
 
-// runtimeChoice is the container runtime that a user asks for.
-type runtimeChoice struct{ name, containerd string }
+// releases are the container runtime and the releases that a user asks for; an empty one is the pinned one.
+type releases struct{ runtime, containerd, kubernetes string }
 
-// flags refuses a container runtime that is not known before anything is built.
-func (r *runtimeChoice) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&r.name, "runtime", config.Containerd, "the container runtime: containerd or crio, which is built when it is asked for")
+// release is a version without the leading v.
+var release = regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+$`)
+
+// flags refuses what is not known before anything is built.
+func (r *releases) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&r.runtime, "runtime", config.Containerd, "the container runtime: containerd or crio, which is built when it is asked for")
 	cmd.Flags().StringVar(&r.containerd, "containerd", "", "another release of containerd, such as 1.7.35, which is built from its own module")
+	cmd.Flags().StringVar(&r.kubernetes, "kubernetes", "", "another release of Kubernetes, such as 1.35.4, which is built from its own module")
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		switch {
-		case r.name != config.Containerd && r.name != config.CRIO:
-			return fmt.Errorf("--runtime %q: want containerd or crio", r.name)
-		case r.name == config.CRIO && r.containerd != "":
+		case r.runtime != config.Containerd && r.runtime != config.CRIO:
+			return fmt.Errorf("--runtime %q: want containerd or crio", r.runtime)
+		case r.runtime == config.CRIO && r.containerd != "":
 			return errors.New("--runtime crio and --containerd: choose one")
+		}
+		for flag, version := range map[string]string{"containerd": r.containerd, "kubernetes": r.kubernetes} {
+			if version != "" && !release.MatchString(version) {
+				return fmt.Errorf("--%s %q: want a release such as 1.35.4", flag, version)
+			}
 		}
 		return nil
 	}
@@ -154,25 +164,48 @@ func (o *options) buildPrograms(ctx context.Context, progress io.Writer, names .
 	return set, o.fill(ctx, set, progress, names...)
 }
 
+// buildCluster returns the directory of the named programs, or of all, with those of Kubernetes of the release that is asked for.
+func (o *options) buildCluster(ctx context.Context, progress io.Writer, r releases, names ...string) (string, error) {
+	if r.kubernetes == "" {
+		set, err := o.buildPrograms(ctx, progress, names...)
+		return set.Dir, err
+	}
+	set, err := o.buildPrograms(ctx, progress, program.BesideKubernetes()...)
+	if err != nil {
+		return "", err
+	}
+	other, err := o.buildRelease(ctx, progress, program.Kubernetes(r.kubernetes), names...)
+	if err != nil {
+		return "", err
+	}
+	return other.Dir, other.Borrow(set.Dir)
+}
+
 // buildRuntime returns the directory of a runtime's programs, or "" if they are among the cluster's.
-func (o *options) buildRuntime(ctx context.Context, progress io.Writer, r runtimeChoice) (string, error) {
+func (o *options) buildRuntime(ctx context.Context, progress io.Writer, r releases) (string, error) {
 	release := program.Containerd(r.containerd)
 	switch {
-	case r.name == config.CRIO:
+	case r.runtime == config.CRIO:
 		release = program.CRIO()
 	case r.containerd == "":
 		return "", nil
 	}
+	set, err := o.buildRelease(ctx, progress, release)
+	return set.Dir, err
+}
+
+// buildRelease builds the named programs of a release, or all.
+func (o *options) buildRelease(ctx context.Context, progress io.Writer, release program.Release, names ...string) (program.Set, error) {
 	l, unlock, err := o.forBuilding()
 	if err != nil {
-		return "", err
+		return program.Set{}, err
 	}
 	defer unlock()
 	set, err := program.OpenRelease(ctx, l, release)
 	if err != nil {
-		return "", err
+		return program.Set{}, err
 	}
-	return set.Dir, o.fill(ctx, set, progress)
+	return set, o.fill(ctx, set, progress, names...)
 }
 
 // fill builds what is missing of a set. It asks for a compiler's packages only when there is something for cgo to compile.

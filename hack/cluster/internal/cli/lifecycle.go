@@ -18,7 +18,7 @@ var errNotReady = errors.New("the cluster is not whole: `kc start NAME` starts w
 
 // up is all that a newcomer needs: it builds what is missing and says so.
 func (o *options) up() *cobra.Command {
-	var runtime runtimeChoice
+	var choice releases
 	cmd := &cobra.Command{
 		Use: "up", Short: "Start the cluster, after building what is missing; returns when pods can be made", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -28,13 +28,13 @@ func (o *options) up() *cobra.Command {
 			}
 			// Before the long build, not after it.
 			packages := []debian.Step{debian.Images, debian.Run}
-			if runtime.name == config.CRIO {
+			if choice.runtime == config.CRIO {
 				packages = append(packages, debian.CRIO)
 			}
 			if err := errors.Join(c.Check(), debian.Check(packages...)); err != nil {
 				return err
 			}
-			set, err := o.buildPrograms(cmd.Context(), cmd.ErrOrStderr())
+			programs, err := o.buildCluster(cmd.Context(), cmd.ErrOrStderr(), choice)
 			if err != nil {
 				return err
 			}
@@ -46,14 +46,14 @@ func (o *options) up() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			parts := cluster.Parts{Programs: set.Dir, Tools: store.Bin(), Images: archives, Runtime: runtime.name}
-			if parts.RuntimePrograms, err = o.buildRuntime(cmd.Context(), cmd.ErrOrStderr(), runtime); err != nil {
+			parts := cluster.Parts{Programs: programs, Tools: store.Bin(), Images: archives, Runtime: choice.runtime}
+			if parts.RuntimePrograms, err = o.buildRuntime(cmd.Context(), cmd.ErrOrStderr(), choice); err != nil {
 				return err
 			}
 			return c.Up(cmd.Context(), parts)
 		},
 	}
-	runtime.flags(cmd)
+	choice.flags(cmd)
 	return cmd
 }
 

@@ -32,6 +32,16 @@ type Set struct {
 	pins    string // directory of the module that pins the programs
 	tags    string
 	ldflags string
+	// written says that the pins are in a module of ours, to which go adds what a build needs.
+	written bool
+}
+
+// mod is go's flag -mod.
+func (s Set) mod() string {
+	if s.written {
+		return "mod"
+	}
+	return "readonly"
 }
 
 // Open says which set the checkout's pins ask for. It builds nothing.
@@ -129,7 +139,7 @@ func outputs(step []Recipe) []string {
 
 // measure asks go how many packages a step has. What go says meanwhile, as which modules it downloads, goes to out.
 func (s Set) measure(ctx context.Context, step []Recipe, out io.Writer) (*meter, error) {
-	args := []string{"list", "-deps", "-tags", s.tags}
+	args := []string{"list", "-mod=" + s.mod(), "-deps", "-tags", s.tags}
 	for _, r := range step {
 		args = append(args, r.Package)
 	}
@@ -159,7 +169,7 @@ func (s Set) build(ctx context.Context, step []Recipe, m *meter) error {
 		return fmt.Errorf("make the programs' directory: %w", err)
 	}
 	defer os.RemoveAll(partial) //nolint:errcheck // the next build removes it, too
-	args := []string{"build", "-v", "-trimpath", "-buildvcs=false", "-tags", s.tags, "-gcflags", Gcflags, "-ldflags", s.ldflags, "-o", partial + "/"}
+	args := []string{"build", "-mod=" + s.mod(), "-v", "-trimpath", "-buildvcs=false", "-tags", s.tags, "-gcflags", Gcflags, "-ldflags", s.ldflags, "-o", partial + "/"}
 	for _, r := range step {
 		args = append(args, r.Package)
 	}

@@ -4,6 +4,7 @@ package program
 import (
 	"path"
 	"regexp"
+	"strings"
 )
 
 var majorVersion = regexp.MustCompile(`^v[0-9]+$`)
@@ -54,8 +55,22 @@ func Recipes() []Recipe {
 		{Output: "cni/host-local", Package: cni + "ipam/host-local"},
 		{Output: "cni/portmap", Package: cni + "meta/portmap"},
 	}
+	return append(recipes, kubernetesRecipes()...)
+}
+
+// BesideKubernetes lists the programs that a release of Kubernetes does not have.
+func BesideKubernetes() (outputs []string) {
+	for _, r := range Recipes() {
+		if !strings.HasPrefix(r.Package, kubernetesModule) {
+			outputs = append(outputs, r.Output)
+		}
+	}
+	return outputs
+}
+
+func kubernetesRecipes() (recipes []Recipe) {
 	for _, command := range []string{"kube-scheduler", "kube-controller-manager", "kubelet", "kube-apiserver", "kube-proxy", "kubectl"} {
-		recipes = append(recipes, Recipe{Output: command, Package: path.Join("k8s.io/kubernetes/cmd", command)})
+		recipes = append(recipes, Recipe{Output: command, Package: path.Join(kubernetesModule, "cmd", command)})
 	}
 	return recipes
 }

@@ -126,7 +126,7 @@ func TestValuesMapOneToOne(t *testing.T) {
 		"health-addr":                  {"healthAddr: unix:///run/agent/health.sock", "unix:///run/agent/health.sock"},
 		"metrics-addr":                 {"metricsAddr: 127.0.0.1:25079", "127.0.0.1:25079"},
 		"metrics-secure":               {"metrics: {secure: true}", "true"},
-		"inspect-addr":                 {"inspectAddr: 127.0.0.1:25078", "127.0.0.1:25078"},
+		"inspect-addr":                 {"{inspect: {enabled: true}, inspectAddr: 127.0.0.1:25078}", "127.0.0.1:25078"},
 		"pprof-addr":                   {"pprofAddr: 127.0.0.1:25080", "127.0.0.1:25080"},
 		"log-level":                    {"logLevel: debug", "debug"},
 		"verify-interval":              {"verifyInterval: 1h30m", "1h30m"},

@@ -22,6 +22,9 @@ func TestNotesAreTrue(t *testing.T) {
 		wantNot  []string
 	}{
 		"the defaults":                   {in: "{}", want: []string{others, "NoEarlyHook", unbound, "helm test", "enforce=privileged", "controller check"}, wantNot: []string{late, nothing}},
+		"inspect by commands":            {in: "{}", want: []string{"inspect NAMESPACE/POD", "inspect.enabled=true"}},
+		"inspect over the network":       {in: "{inspect: {enabled: true}}", want: []string{"inspect NAMESPACE/POD", "TCP 15078"}, wantNot: []string{"inspect.enabled=true"}},
+		"inspect at another port":        {in: "{inspect: {enabled: true}, inspectAddr: ':25078'}", want: []string{"TCP 25078"}},
 		"with policies":                  {in: "{}", kind: bounding, want: []string{others}, wantNot: []string{unbound}},
 		"a token that is not bounded":    {in: "{startupTaint: true, admission: {restrictAgent: false}}", kind: bounding, want: []string{unbound + ", and every node", "restrictAgent is false"}},
 		"reports that are not bounded":   {in: "{sidecars: {enabled: true}}", want: []string{unbound + ", and write every ManagedProxy"}},

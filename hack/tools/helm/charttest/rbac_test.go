@@ -80,8 +80,8 @@ func needs() []need {
 // reviewsIn reports whether values have the agent ask who may read something of it.
 func reviewsIn(values map[string]any) bool {
 	metrics, _ := values["metrics"].(map[string]any)
-	inspect, given := values["inspect"].(map[string]any)
-	return metrics["secure"] == true || !given || inspect["enabled"] != false
+	inspect, _ := values["inspect"].(map[string]any)
+	return metrics["secure"] == true || inspect["enabled"] == true
 }
 
 // right is a need as RBAC has it, comparable.
@@ -93,7 +93,7 @@ type right struct {
 // The agent may do what it needs, and nothing else.
 func TestRightsAreThoseThatTheAgentNeeds(t *testing.T) {
 	sets := cases(t)
-	sets["nobody may inspect"] = "inspect: {enabled: false}"
+	sets["inspect over the network"] = "inspect: {enabled: true}"
 	sets["the startup taint alone"] = "startupTaint: true"
 	sets["the CNI chain alone"] = "cni: install"
 	sets["proxies alone"] = withSidecars
@@ -103,7 +103,7 @@ func TestRightsAreThoseThatTheAgentNeeds(t *testing.T) {
 	sets["tokens, but no proxies"] = "{sidecars: {enabled: false, tokenAudiences: [istio-ca]}, admission: {restrictAgent: true}}"
 	sets["Istio's proxies"] = withIstio
 	sets["metrics by TLS"] = withTLS
-	sets["metrics by TLS, and nobody may inspect"] = "{metrics: {secure: true}, inspect: {enabled: false}}"
+	sets["metrics by TLS, and inspect over the network"] = "{metrics: {secure: true}, inspect: {enabled: true}}"
 	sets["all at once"] = "{startupTaint: true, cni: install, nri: 'off', backend: iptables, processFallback: true, admission: {restrictAgent: true}, sidecars: {enabled: true}}"
 	for name, values := range sets {
 		t.Run(name, func(t *testing.T) {
@@ -197,8 +197,8 @@ func forDevelopers(role string) bool {
 // What developers need is given to nobody by the chart, and is no more than docs/inspect.md says.
 func TestRolesOfDevelopersAreBoundToNobody(t *testing.T) {
 	for values, want := range map[string][]right{
-		"{}":                        {{"list", "", "pods", "", true}, {"get", "", "pods/proxy", "", true}},
-		"inspect: {enabled: false}": nil,
+		"{}":                       nil,
+		"inspect: {enabled: true}": {{"list", "", "pods", "", true}, {"get", "", "pods/proxy", "", true}},
 	} {
 		var found []right
 		for _, doc := range documents(t, values) {
