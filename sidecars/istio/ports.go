@@ -80,7 +80,7 @@ func port(config map[string]any, field string, otherwise int32) (int32, error) {
 	}
 	n, err := strconv.ParseUint(fmt.Sprint(value), 10, 16)
 	if err != nil || n == 0 {
-		return 0, fmt.Errorf("%s is %v (key mesh: defaultConfig, or an annotation: %s, %s), want a port", field, value, keyConfig, keyStatusPort)
+		return 0, fmt.Errorf("%s is %s (key mesh: defaultConfig, or an annotation: %s, %s), want a port", field, short(value), keyConfig, keyStatusPort)
 	}
 	return int32(n), nil
 }

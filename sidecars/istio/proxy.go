@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -37,8 +35,8 @@ func (m *Mesh) Proxy(p Pod) (Proxy, error) {
 	// Of two proxies the old one gets TERM, and is to finish its connections, not to end after terminationDrainDuration (pkg/envoy/agent.go).
 	env.set("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "true")
 	more := cloned(config[proxyMetadata])
-	for _, name := range slices.Sorted(maps.Keys(more)) {
-		env.set(name, env.expand(text(more[name])))
+	if err := env.add(more); err != nil {
+		return Proxy{}, err
 	}
 	for _, v := range p.Env {
 		env.set(v.Name, v.Value)
@@ -64,9 +62,13 @@ func (m *Mesh) Proxy(p Pod) (Proxy, error) {
 	if p.Pod.Status.HostIP == "" && strings.Contains(string(raw), "$(HOST_IP)") {
 		return Proxy{}, errors.New("the proxy's configuration names $(HOST_IP), and the pod's status has no hostIP yet")
 	}
-	env.set("PROXY_CONFIG", env.expand(string(raw)))
+	written, fits := env.expand(string(raw), maxText)
+	if !fits {
+		return Proxy{}, fmt.Errorf("variable PROXY_CONFIG is too long: key mesh with annotation %s has more than %d bytes", keyConfig, maxText)
+	}
+	env.set("PROXY_CONFIG", written)
 	out.Env = env
-	return out, nil
+	return out, env.check()
 }
 
 func (m *Mesh) args(pod *corev1.Pod) []string {
