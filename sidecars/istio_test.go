@@ -256,3 +256,20 @@ func TestIstio_ports_areTheProxys(t *testing.T) {
 		t.Errorf("mounts of a proxy that was not computed: %v", got)
 	}
 }
+
+// What is said of a pod is bounded, whatever its owner writes: the agent holds it for every pod.
+func TestIstio_longAnnotation_isSaidInShort(t *testing.T) {
+	long := strings.Repeat("x", 200<<10)
+	meshedly(t, func(n *fakeNode) { n.meshed.annotations = map[string]string{"inject.istio.io/templates": long} }, func(t *testing.T, n *fakeNode, _ func() (*Manager, func()), m *Manager) {
+		said := n.mustSay(t, "u1", v1alpha1.Running, true)
+		if facts := m.Homes.IstioFacts(sandboxOf("u1"), 0); len(said.Message) > MaxMessage || len(facts.Aside) > MaxMessage {
+			t.Errorf("a message of %d bytes, of %d in the home", len(said.Message), len(facts.Aside))
+		}
+		n.change(func() { n.failures["create"] = errors.New(long) })
+		n.changeTo(m, 2)
+		after(time.Second)
+		if said := n.said["u1"]; len(said.Message) > MaxMessage || len(said.Failure) > MaxMessage || len(said.Failure) == 0 {
+			t.Errorf("a message of %d bytes, a failure of %d", len(said.Message), len(said.Failure))
+		}
+	})
+}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strings"
 	"sync"
 	"time"
 
@@ -238,7 +237,7 @@ func (r *sidecarReports) write(ctx context.Context, report sidecarReport, why st
 	}
 	text := v1alpha1.ManagedProxyStatus{
 		State: status.State, Ready: status.Ready, Sandbox: s.ID, Epoch: int32(status.Epoch), Image: status.Image, ProfileHash: status.Hash,
-		FailedHash: status.FailedHash, Paused: status.Paused, Restarts: status.Restarts, Message: clip(sidecars.Joined(why, status.Message), maxMessage),
+		FailedHash: status.FailedHash, Paused: status.Paused, Restarts: status.Restarts, Message: sidecars.Clip(sidecars.Joined(why, status.Message), sidecars.MaxMessage),
 	}
 	if !status.LastUpgrade.IsZero() {
 		at := metav1.NewTime(status.LastUpgrade)
@@ -293,15 +292,4 @@ func (r *sidecarReports) apply(ctx context.Context, object map[string]any, statu
 		return "", fmt.Errorf("apply ManagedProxy: %w", err)
 	}
 	return made.GetUID(), nil
-}
-
-// maxMessage bounds a message as the API's schema does.
-const maxMessage = 4096
-
-// clip shortens a text to so many bytes.
-func clip(text string, size int) string {
-	if len(text) <= size {
-		return text
-	}
-	return strings.ToValidUTF8(text[:size], "")
 }
