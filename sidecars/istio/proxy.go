@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	keyMode = "sidecar.istio.io/interceptionMode"
-	tproxy  = "TPROXY"
+	keyMode  = "sidecar.istio.io/interceptionMode"
+	redirect = "REDIRECT"
 )
 
 // Proxy computes how pilot-agent runs for a pod, by Istio's template manifests/charts/istio-control/istio-discovery/files/injection-template.yaml.
@@ -27,11 +27,7 @@ func (m *Mesh) Proxy(p Pod) (Proxy, error) {
 	if err := m.describe(&env, p, of, network); err != nil {
 		return Proxy{}, err
 	}
-	mode := cmp.Or(p.Pod.Annotations[keyMode], text(config["interceptionMode"]))
-	if mode == "" || mode == tproxy {
-		mode = "REDIRECT"
-	}
-	env.set("ISTIO_META_INTERCEPTION_MODE", mode)
+	env.set("ISTIO_META_INTERCEPTION_MODE", redirect) // as the agent's rules do for every pod with a proxy of its own
 	// Of two proxies the old one gets TERM, and is to finish its connections, not to end after terminationDrainDuration (pkg/envoy/agent.go).
 	env.set("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "true")
 	more := cloned(config[proxyMetadata])
