@@ -24,6 +24,7 @@ type meshed struct {
 	labels       map[string]string // of the pod
 	annotations  map[string]string
 	closed       []int32 // admin ports of Envoys that were told to close their listeners
+	asked        int     // for pods and control planes, which are requests
 }
 
 func (n *fakeNode) ControlPlane(_ context.Context, of v1alpha1.Istio) (mesh, values string, err error) {
@@ -32,6 +33,7 @@ func (n *fakeNode) ControlPlane(_ context.Context, of v1alpha1.Istio) (mesh, val
 	if of != (v1alpha1.Istio{Revision: "1-31", Namespace: "istio-system"}) {
 		return "", "", errors.New("another control plane")
 	}
+	n.meshed.asked += 2
 	return n.meshed.mesh, n.meshed.values, n.meshed.fails
 }
 
