@@ -39,12 +39,15 @@ func (m *Mesh) place(p Pod, config map[string]any, env *environment, out *Proxy)
 		return err
 	}
 	if p.Slot != 0 {
-		taken := append(m.taken(p, *env), out.StatusPort, out.AdminPort)
+		taken := map[int32]bool{}
+		for _, n := range append(m.taken(p, *env), out.StatusPort, out.AdminPort) {
+			taken[n] = true
+		}
 		free := func(n int32) int32 {
-			for slices.Contains(taken, n) {
+			for taken[n] {
 				n++
 			}
-			taken = append(taken, n)
+			taken[n] = true
 			return n
 		}
 		out.StatusPort, out.AdminPort = free(secondStatus), free(secondAdmin)
