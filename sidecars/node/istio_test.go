@@ -52,6 +52,9 @@ func TestIstio_portsOfTheEpoch_areUsed(t *testing.T) {
 			t.Errorf("asked %q, want %q", got, want)
 		}
 	}
+	if err := a.Ask(t.Context(), s, p, 3, sidecars.IsReady); err == nil || !strings.Contains(err.Error(), "facts.json") {
+		t.Errorf("its ports are not known: %v", err)
+	}
 	p.Spec.RunAsUser = 7000 // the server is another user's
 	if err := a.Ask(t.Context(), s, p, 1, sidecars.IsReady); err == nil || !strings.Contains(err.Error(), "listens on port 15320") {
 		t.Errorf("its port is taken: %v", err)
