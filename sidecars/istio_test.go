@@ -98,11 +98,11 @@ func (n *fakeNode) host(t *testing.T, id, at string, readOnly bool) string {
 	return ""
 }
 
-func (n *fakeNode) mustRead(t *testing.T, id, at, want string) {
+func (n *fakeNode) mustRead(t *testing.T, at, want string) {
 	t.Helper()
-	text, err := os.ReadFile(n.host(t, id, at, true))
+	text, err := os.ReadFile(n.host(t, "c001", at, true))
 	if err != nil || !strings.Contains(string(text), want) {
-		t.Errorf("%s reads %q at %s, error %v; want %q", id, text, at, err, want)
+		t.Errorf("the first proxy reads %q at %s, error %v; want %q", text, at, err, want)
 	}
 }
 
@@ -120,9 +120,9 @@ func TestIstio_newPod_proxyIsAsInjected(t *testing.T) {
 				t.Errorf("the environment %q has no %s", spec.Env, want)
 			}
 		}
-		n.mustRead(t, "c001", "/etc/istio/pod/labels", `app="cart"`)
-		n.mustRead(t, "c001", "/var/run/secrets/tokens/istio-token", "token-1-u1-istio-ca")
-		n.mustRead(t, "c001", "/var/run/secrets/istio/root-cert.pem", "root-1")
+		n.mustRead(t, "/etc/istio/pod/labels", `app="cart"`)
+		n.mustRead(t, "/var/run/secrets/tokens/istio-token", "token-1-u1-istio-ca")
+		n.mustRead(t, "/var/run/secrets/istio/root-cert.pem", "root-1")
 		for _, dir := range istioWritable() {
 			if err := os.WriteFile(filepath.Join(n.host(t, "c001", dir, false), "SDS"), nil, 0o600); err != nil {
 				t.Error(err)
@@ -139,9 +139,9 @@ func TestIstio_rotation_reachesRunningProxy(t *testing.T) {
 	meshedly(t, nil, func(t *testing.T, n *fakeNode, _ func() (*Manager, func()), _ *Manager) {
 		n.change(func() { n.meshed.roots = map[string][]byte{"root-cert.pem": []byte("root-2")} })
 		after(20 * time.Second)
-		n.mustRead(t, "c001", "/var/run/secrets/istio/root-cert.pem", "root-2")
+		n.mustRead(t, "/var/run/secrets/istio/root-cert.pem", "root-2")
 		after(time.Hour)
-		n.mustRead(t, "c001", "/var/run/secrets/tokens/istio-token", "token-2-u1-istio-ca")
+		n.mustRead(t, "/var/run/secrets/tokens/istio-token", "token-2-u1-istio-ca")
 		if len(n.containers) != 1 {
 			t.Errorf("%d proxies were made", len(n.containers))
 		}
