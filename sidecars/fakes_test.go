@@ -118,7 +118,7 @@ func (n *fakeNode) List(_ context.Context, podUID string) ([]sidecar.Container, 
 	if err := n.failures["list"]; err != nil {
 		return nil, err
 	}
-	out := make([]sidecar.Container, 0, len(n.containers))
+	var out []sidecar.Container // of one pod's: an agent holds what it has listed
 	for _, c := range n.containers {
 		if podUID == "" || c.PodUID == podUID {
 			out = append(out, c.Container)

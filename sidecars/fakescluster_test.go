@@ -17,6 +17,7 @@ func (n *fakeNode) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error)
 	pod.UID = types.UID(s.UID)
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.meshed.asked++
 	pod.Labels, pod.Annotations = n.meshed.labels, n.meshed.annotations
 	return pod, nil
 }

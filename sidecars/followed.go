@@ -1,6 +1,7 @@
 package sidecars
 
 import (
+	"strings"
 	"time"
 
 	"istio-pod-network-controller/internal/podnet"
@@ -100,7 +101,7 @@ func newFollowed(s podnet.Sandbox) *followed {
 // fail notes a proxy that could not be started, or has ended. in is the version of the profile whose turn this has ended, or nil: the next start
 // of a proxy that the pod needs does not wait for a failed upgrade.
 func (f *followed) fail(now time.Time, why string, in *Profile) {
-	f.failed, f.why, f.bare, f.log, f.last = now, why, "", "", ""
+	f.failed, f.why, f.bare, f.log, f.last = now, strings.Clone(Clip(why, MaxMessage)), "", "", ""
 	switch {
 	case in == nil:
 		f.failures++

@@ -91,7 +91,7 @@ func (h home) prepareIstio(l launch) error {
 	}
 	mode, chosen := l.pod.Labels[TLSModeLabel]
 	return ReplaceFile(filepath.Join(dir, istioFile), IstioFacts{
-		StatusPort: l.istio.StatusPort, AdminPort: l.istio.AdminPort, Labels: !chosen || mode == TLSModeIstio, Aside: strings.Join(l.istio.NotHonoured, "; "),
+		StatusPort: l.istio.StatusPort, AdminPort: l.istio.AdminPort, Labels: !chosen || mode == TLSModeIstio, Aside: Clip(strings.Join(l.istio.NotHonoured, "; "), MaxMessage),
 	})
 }
 

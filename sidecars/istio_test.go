@@ -24,6 +24,7 @@ type meshed struct {
 	labels       map[string]string // of the pod
 	annotations  map[string]string
 	closed       []int32 // admin ports of Envoys that were told to close their listeners
+	asked        int     // for pods and control planes, which are requests
 }
 
 func (n *fakeNode) ControlPlane(_ context.Context, of v1alpha1.Istio) (mesh, values string, err error) {
@@ -32,6 +33,7 @@ func (n *fakeNode) ControlPlane(_ context.Context, of v1alpha1.Istio) (mesh, val
 	if of != (v1alpha1.Istio{Revision: "1-31", Namespace: "istio-system"}) {
 		return "", "", errors.New("another control plane")
 	}
+	n.meshed.asked += 2
 	return n.meshed.mesh, n.meshed.values, n.meshed.fails
 }
 
@@ -100,7 +102,7 @@ func (n *fakeNode) mustRead(t *testing.T, at, want string) {
 	t.Helper()
 	text, err := os.ReadFile(n.host(t, at, true))
 	if err != nil || !strings.Contains(string(text), want) {
-		t.Errorf("it reads %q at %s, error %v; want %q", text, at, err, want)
+		t.Errorf("the first proxy reads %q at %s, error %v; want %q", text, at, err, want)
 	}
 }
 
@@ -255,4 +257,21 @@ func TestIstio_ports_areTheProxys(t *testing.T) {
 	if got := (launch{profile: p, pod: thePod()}).istioMounts(home{"/h"}); got != nil {
 		t.Errorf("mounts of a proxy that was not computed: %v", got)
 	}
+}
+
+// What is said of a pod is bounded, whatever its owner writes: the agent holds it for every pod.
+func TestIstio_longAnnotation_isSaidInShort(t *testing.T) {
+	long := strings.Repeat("x", 200<<10)
+	meshedly(t, func(n *fakeNode) { n.meshed.annotations = map[string]string{"inject.istio.io/templates": long} }, func(t *testing.T, n *fakeNode, _ func() (*Manager, func()), m *Manager) {
+		said := n.mustSay(t, "u1", v1alpha1.Running, true)
+		if facts := m.Homes.IstioFacts(sandboxOf("u1"), 0); len(said.Message) > MaxMessage || len(facts.Aside) > MaxMessage {
+			t.Errorf("a message of %d bytes, of %d in the home", len(said.Message), len(facts.Aside))
+		}
+		n.change(func() { n.failures["create"] = errors.New(long) })
+		n.changeTo(m, 2)
+		after(time.Second)
+		if said := n.said["u1"]; len(said.Message) > MaxMessage || len(said.Failure) > MaxMessage || len(said.Failure) == 0 {
+			t.Errorf("a message of %d bytes, a failure of %d", len(said.Message), len(said.Failure))
+		}
+	})
 }

@@ -152,7 +152,7 @@ func TestManager_upgradeFails_oldProxyStays(t *testing.T) {
 // Wherever the agent is killed, right after a call or right before the next one, its successor ends with one proxy of the version that is wanted,
 // and nothing else. A proxy that was to be told to drain is told, and its end is no failure.
 func TestManager_killedBetweenCalls_nextAgentFinishes(t *testing.T) {
-	for name, prepare := range map[string]func(*fakeNode){"haproxy": func(*fakeNode) {}, "reuse-port": (*fakeNode).sharePorts} {
+	for name, prepare := range map[string]func(*fakeNode){"haproxy": func(*fakeNode) {}, "reuse-port": (*fakeNode).sharePorts, "istio": withMesh} {
 		for _, late := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, late %v", name, late), func(t *testing.T) { killEverywhere(t, late, prepare) })
 		}

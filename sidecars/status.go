@@ -3,6 +3,7 @@ package sidecars
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
@@ -67,10 +68,22 @@ func (v view) status(f *followed, d Decision, pulling bool) Status {
 		out.Labels = facts.Labels
 		out.Message = Joined(Joined(out.Message, v.standIn(f, *shown)), facts.Aside)
 	}
+	out.Message = Clip(out.Message, MaxMessage)
 	if upgraded := out.Ready && out.Hash == v.choice.Hash; v.choice.Refusal != "" || !upgraded && f.why != "" {
 		out.FailedHash = v.choice.Hash
 	}
 	return out
+}
+
+// MaxMessage bounds a message as the API's schema does.
+const MaxMessage = 4096
+
+// Clip shortens a text to so many bytes.
+func Clip(text string, size int) string {
+	if len(text) <= size {
+		return text
+	}
+	return strings.ToValidUTF8(text[:size], "")
 }
 
 // Joined joins two messages, each of which may be "".

@@ -3,22 +3,32 @@ package istio
 import (
 	"fmt"
 	"maps"
+	"regexp"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
 )
 
-// keyConfig is the annotation with a pod's own ProxyConfig, proxyMetadata the field with environment variables.
+// keyConfig is the annotation with a pod's own ProxyConfig, proxyMetadata the field with environment variables, and binaryPath the field with the
+// program that pilot-agent starts as Envoy.
 const (
 	keyConfig     = "proxy.istio.io/config"
 	proxyMetadata = "proxyMetadata"
+	binaryPath    = "binaryPath"
 )
 
 // proxyConfig is the mesh's defaultConfig merged with the pod's annotation.
 func (m *Mesh) proxyConfig(annotations map[string]string) (map[string]any, error) {
 	text, over := annotations[keyConfig], map[string]any{}
+	if alias := aliasIn(text); alias != "" {
+		return nil, fmt.Errorf("annotation %s: aliases (%.80s) are not followed, write what they stand for", keyConfig, alias)
+	}
 	if err := yaml.Unmarshal([]byte(text), &over); err != nil {
 		return nil, fmt.Errorf("annotation %s is no ProxyConfig in YAML: %w: %.80q", keyConfig, err, text)
+	}
+	if program, isSet := over[binaryPath]; isSet {
+		return nil, fmt.Errorf("annotation %s: %s is %s: which program runs is for the profile's image to say, take it out", keyConfig, binaryPath, short(program))
 	}
 	config, err := merge(m.config.DefaultConfig, over)
 	if err != nil {
@@ -27,6 +37,24 @@ func (m *Mesh) proxyConfig(annotations map[string]string) (map[string]any, error
 	return config, nil
 }
 
+var anchors, aliases = regexp.MustCompile(`&[0-9A-Za-z_-]+`), regexp.MustCompile(`\*[0-9A-Za-z_-]+`)
+
+// aliasIn returns an alias of a YAML text that has its anchor, too, or "": the parser writes each out, and a short text becomes gigabytes.
+func aliasIn(text string) string {
+	made := map[string]bool{}
+	for _, anchor := range anchors.FindAllString(text, -1) {
+		made[anchor[1:]] = true
+	}
+	found := aliases.FindAllString(text, -1)
+	if i := slices.IndexFunc(found, func(alias string) bool { return made[alias[1:]] }); i >= 0 {
+		return found[i]
+	}
+	return ""
+}
+
+// short is a value as a message can have it.
+func short(value any) string { return fmt.Sprintf("%.80s", fmt.Sprint(value)) }
+
 // merge lays a ProxyConfig over another one as Istio does (MergeProxyConfig in pkg/config/mesh/mesh.go): field by field, and within
 // proxyMetadata and proxyHeaders key by key.
 func merge(base, over map[string]any) (map[string]any, error) {
@@ -34,12 +62,12 @@ func merge(base, over map[string]any) (map[string]any, error) {
 	for field, value := range over {
 		switch {
 		case strings.Contains(field, "_"): // Istio takes both, though not at once
-			return nil, fmt.Errorf("field %s: write it as in JSON, without _", field)
+			return nil, fmt.Errorf("field %.80s: write it as in JSON, without _", field)
 		case value == nil:
 		case field == proxyMetadata, field == "proxyHeaders":
 			inner, isMap := value.(map[string]any)
 			if !isMap {
-				return nil, fmt.Errorf("%s is %v, want a map", field, value)
+				return nil, fmt.Errorf("%s is %s, want a map", field, short(value))
 			}
 			both := cloned(out[field])
 			maps.Copy(both, inner)
@@ -50,7 +78,7 @@ func merge(base, over map[string]any) (map[string]any, error) {
 	}
 	for name, value := range cloned(out[proxyMetadata]) {
 		if _, isText := value.(string); !isText {
-			return nil, fmt.Errorf("%s: %s is %v, want a string in quotes", proxyMetadata, name, value)
+			return nil, fmt.Errorf("%s: %.80s is %s, want a string in quotes", proxyMetadata, name, short(value))
 		}
 	}
 	return out, nil

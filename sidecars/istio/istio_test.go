@@ -67,6 +67,7 @@ func TestParseMesh_badInput_errorNamesKeyAndValue(t *testing.T) {
 		"a defaultConfig that is no map":     {"defaultConfig: x", someMap, `key mesh is no MeshConfig in YAML: .*DefaultConfig.*"defaultConfig: x"`},
 		"proxyMetadata that is no map":       {"defaultConfig: {proxyMetadata: 3}", someMap, "key mesh: defaultConfig: proxyMetadata is 3, want a map"},
 		"proxyMetadata without quotes":       {"defaultConfig: {proxyMetadata: {A: true}}", someMap, "key mesh: defaultConfig: proxyMetadata: A is true, want a string in quotes"},
+		"a mesh in the other notation":       {"proxy_inbound_listen_port: 16006", someMap, "key mesh: field proxy_inbound_listen_port: write it as in JSON, without _"},
 		"a field in the other notation":      {"defaultConfig: {status_port: 1}", someMap, "key mesh: defaultConfig: field status_port: write it as in JSON, without _"},
 		"values that are no JSON":            {aMesh, "global: {}", `key values is not the injector's JSON: .*"global: {}"`},
 		"values that are empty":              {aMesh, "", `key values is not the injector's JSON: .*""`},

@@ -58,8 +58,18 @@ type values struct {
 // Its errors name the key and the value.
 func ParseMesh(mesh, values string) (*Mesh, error) {
 	m := &Mesh{config: meshConfig{EnablePrometheusMerge: true}}
-	if err := yaml.Unmarshal([]byte(mesh), &m.config); err != nil {
+	fields := map[string]any{}
+	err := yaml.Unmarshal([]byte(mesh), &m.config)
+	if err == nil {
+		err = yaml.Unmarshal([]byte(mesh), &fields)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("key mesh is no MeshConfig in YAML: %w: %.80q", err, mesh)
+	}
+	for _, field := range []string{"trust_domain", "default_config", "proxy_listen_port", "proxy_inbound_listen_port", "enable_prometheus_merge", "extension_providers"} {
+		if _, isSet := fields[field]; isSet { // Istio takes both notations
+			return nil, fmt.Errorf("key mesh: field %s: write it as in JSON, without _", field)
+		}
 	}
 	if err := json.Unmarshal([]byte(values), &m.values); err != nil {
 		return nil, fmt.Errorf("key values is not the injector's JSON: %w: %.80q", err, values)

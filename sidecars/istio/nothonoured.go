@@ -1,6 +1,7 @@
 package istio
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -37,6 +38,7 @@ func (m *Mesh) notHonoured(p Pod, config map[string]any) (out []string) {
 			out = append(out, fmt.Sprintf("annotation %s=%s has no effect: %s", i.key, value, i.why))
 		}
 	}
+	mode := cmp.Or(own[keyMode], text(config["interceptionMode"]), redirect)
 	templates, isSet := own["inject.istio.io/templates"]
 	if !isSet {
 		templates = strings.Join(m.values.SidecarInjectorWebhook.DefaultTemplates, ",")
@@ -46,7 +48,7 @@ func (m *Mesh) notHonoured(p Pod, config map[string]any) (out []string) {
 		text string
 	}{
 		{templates != "" && templates != "sidecar", "injection templates " + templates + " have no effect: the proxy is as by Istio's template sidecar"},
-		{own[keyMode] == tproxy || config["interceptionMode"] == tproxy, "interception mode TPROXY has no effect: the proxy takes connections by REDIRECT"},
+		{mode != redirect, "interception mode " + mode + " has no effect: the proxy takes connections by " + redirect},
 		{own[keyStatusPort] == "0", "annotation " + keyStatusPort + "=0 has no effect: readiness needs the port"},
 		{config["holdApplicationUntilProxyStarts"] == true || g.Proxy.HoldApplicationUntilProxyStarts, "holdApplicationUntilProxyStarts has no effect: containers start beside the proxy"},
 		{len(g.Proxy.Lifecycle) > 0, "the mesh's value global.proxy.lifecycle has no effect: the kubelet does not run the proxy"},

@@ -39,12 +39,15 @@ func (m *Mesh) place(p Pod, config map[string]any, env *environment, out *Proxy)
 		return err
 	}
 	if p.Slot != 0 {
-		taken := append(m.taken(p, *env), out.StatusPort, out.AdminPort)
+		taken := map[int32]bool{}
+		for _, n := range append(m.taken(p, *env), out.StatusPort, out.AdminPort) {
+			taken[n] = true
+		}
 		free := func(n int32) int32 {
-			for slices.Contains(taken, n) {
+			for taken[n] {
 				n++
 			}
-			taken = append(taken, n)
+			taken[n] = true
 			return n
 		}
 		out.StatusPort, out.AdminPort = free(secondStatus), free(secondAdmin)
@@ -80,7 +83,7 @@ func port(config map[string]any, field string, otherwise int32) (int32, error) {
 	}
 	n, err := strconv.ParseUint(fmt.Sprint(value), 10, 16)
 	if err != nil || n == 0 {
-		return 0, fmt.Errorf("%s is %v (key mesh: defaultConfig, or an annotation: %s, %s), want a port", field, value, keyConfig, keyStatusPort)
+		return 0, fmt.Errorf("%s is %s (key mesh: defaultConfig, or an annotation: %s, %s), want a port", field, short(value), keyConfig, keyStatusPort)
 	}
 	return int32(n), nil
 }

@@ -5,16 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
 const (
-	keyMode = "sidecar.istio.io/interceptionMode"
-	tproxy  = "TPROXY"
+	keyMode  = "sidecar.istio.io/interceptionMode"
+	redirect = "REDIRECT"
 )
 
 // Proxy computes how pilot-agent runs for a pod, by Istio's template manifests/charts/istio-control/istio-discovery/files/injection-template.yaml.
@@ -29,16 +27,12 @@ func (m *Mesh) Proxy(p Pod) (Proxy, error) {
 	if err := m.describe(&env, p, of, network); err != nil {
 		return Proxy{}, err
 	}
-	mode := cmp.Or(p.Pod.Annotations[keyMode], text(config["interceptionMode"]))
-	if mode == "" || mode == tproxy {
-		mode = "REDIRECT"
-	}
-	env.set("ISTIO_META_INTERCEPTION_MODE", mode)
+	env.set("ISTIO_META_INTERCEPTION_MODE", redirect) // as the agent's rules do for every pod with a proxy of its own
 	// Of two proxies the old one gets TERM, and is to finish its connections, not to end after terminationDrainDuration (pkg/envoy/agent.go).
 	env.set("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "true")
 	more := cloned(config[proxyMetadata])
-	for _, name := range slices.Sorted(maps.Keys(more)) {
-		env.set(name, env.expand(text(more[name])))
+	if err := env.add(more); err != nil {
+		return Proxy{}, err
 	}
 	for _, v := range p.Env {
 		env.set(v.Name, v.Value)
@@ -64,9 +58,13 @@ func (m *Mesh) Proxy(p Pod) (Proxy, error) {
 	if p.Pod.Status.HostIP == "" && strings.Contains(string(raw), "$(HOST_IP)") {
 		return Proxy{}, errors.New("the proxy's configuration names $(HOST_IP), and the pod's status has no hostIP yet")
 	}
-	env.set("PROXY_CONFIG", env.expand(string(raw)))
+	written, fits := env.expand(string(raw), maxText)
+	if !fits {
+		return Proxy{}, fmt.Errorf("variable PROXY_CONFIG is too long: key mesh with annotation %s has more than %d bytes", keyConfig, maxText)
+	}
+	env.set("PROXY_CONFIG", written)
 	out.Env = env
-	return out, nil
+	return out, env.check()
 }
 
 func (m *Mesh) args(pod *corev1.Pod) []string {

@@ -64,7 +64,6 @@ func TestProxy_settings_takeEffect(t *testing.T) {
 		"a cluster":                           {values: values(`"multiCluster": {"clusterName": "c"}`), want: map[string]string{"ISTIO_META_CLUSTER_ID": "c"}},
 		"TPROXY":                              {mesh: "defaultConfig: {interceptionMode: TPROXY}", want: map[string]string{"ISTIO_META_INTERCEPTION_MODE": "REDIRECT"}},
 		"no address of the host's, nor a use": {change: func(pod *corev1.Pod) { pod.Status.HostIP = "" }, want: map[string]string{"HOST_IP": ""}},
-		"NONE":                                {change: annotated(keyMode, "NONE"), want: map[string]string{"ISTIO_META_INTERCEPTION_MODE": "NONE"}},
 		"a name of the workload":              {change: labelled("service.istio.io/workload-name", "w"), want: map[string]string{"ISTIO_META_WORKLOAD_NAME": "w", "ISTIO_META_OWNER": "kubernetes://apis/v1/namespaces/shop/pods/cart"}},
 		"FIPS 140-3":                          {values: `{"global": {"pilotCertProvider": "istiod"}, "pilot": {"env": {"COMPLIANCE_POLICY": "fips-140-3"}}}`, want: map[string]string{"COMPLIANCE_POLICY": "fips-140-3", "GODEBUG": "fips140=only"}},
 		"FIPS 140-2":                          {values: `{"global": {"pilotCertProvider": "istiod"}, "pilot": {"env": {"COMPLIANCE_POLICY": "fips-140-2"}}}`, want: map[string]string{"COMPLIANCE_POLICY": "fips-140-2", "GODEBUG": ""}},

@@ -39,6 +39,9 @@ func (a asker) Ask(ctx context.Context, s podnet.Sandbox, p *sidecars.Profile, e
 	r, ports := p.Question(q, epoch), p.Ports()
 	if p.Spec.Istio != nil && q == sidecars.IsReady {
 		facts := a.homes.IstioFacts(s, epoch)
+		if facts.StatusPort == 0 {
+			return errors.New("its ports are not known: its file facts.json is no longer in --sidecar-root, or another profile made it; it is replaced")
+		}
 		r.HTTPGet.Port, ports = facts.StatusPort, append(ports, uint16(facts.StatusPort), uint16(facts.AdminPort))
 	}
 	if err := a.checkPorts(ctx, s, uint32(p.UID()), ports); err != nil {

@@ -42,13 +42,17 @@ func (c sidecarCluster) ControlPlane(ctx context.Context, of v1alpha1.Istio) (me
 		err := c.pods.Live.Get(ctx, name, &found)
 		switch {
 		case apierrors.IsNotFound(err):
-			return "", "", fmt.Errorf("there is no ConfigMap %s: Istio's control plane with revision %q is not there, see spec.istio of the profile", name, of.Revision)
+			return "", "", fmt.Errorf("there is no ConfigMap %s: Istio's control plane with revision %q is not there (a tag of a revision has none), see spec.istio of the profile", name, of.Revision)
 		case apierrors.IsForbidden(err):
 			return "", "", fmt.Errorf("%w: the chart's value sidecars.istio gives the agent this right", err)
 		case err != nil:
 			return "", "", fmt.Errorf("read ConfigMap %s: %w", name, err)
 		}
-		*read.into = found.Data[read.key]
+		text, has := found.Data[read.key]
+		if !has {
+			return "", "", fmt.Errorf("ConfigMap %s has no key %s", name, read.key)
+		}
+		*read.into = text
 	}
 	return mesh, values, nil
 }

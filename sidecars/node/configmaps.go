@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/jitter"
 )
 
 const (
@@ -27,19 +28,29 @@ const (
 	readTimeout = 5 * time.Second
 	// followFor is how long a ConfigMap is followed without a read. Those of proxies that run are read at least every minute.
 	followFor = 5 * time.Minute
+	// readPause is how long an object that could not be read is not asked for again, whatever the number of proxies that want it.
+	readPause = 2 * time.Second
 )
 
 // configMaps has the ConfigMaps that proxies of the node are given:
 //
 //   - The first read lists the object alone, which the agent's rights name, and begins to watch it.
 //   - Later reads make no request. A change is there as soon as the API server tells it.
+//   - An object that could not be read is not asked for again for readPause.
 //   - Without a read for followFor the watch ends. So it does with the object, and if the API server has forgotten where it was: the next read is
 //     a first one again.
 type configMaps struct {
 	api client.WithWatch
 
-	mu    sync.Mutex
-	known map[types.NamespacedName]followedMap
+	mu     sync.Mutex
+	known  map[types.NamespacedName]followedMap
+	failed map[types.NamespacedName]failedRead
+}
+
+// failedRead is why a ConfigMap could not be read, and until when it is not asked for again.
+type failedRead struct {
+	err   error
+	until time.Time
 }
 
 // followedMap is a ConfigMap that is watched until idle fires.
@@ -71,25 +82,26 @@ func (c *configMaps) read(ctx context.Context, key types.NamespacedName) (map[st
 	if follows {
 		known.idle.Reset(followFor)
 	}
+	failed := c.failed[key]
 	c.mu.Unlock()
-	if follows {
-		return known.values, nil
-	}
-	asked, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	var found corev1.ConfigMapList
-	err := c.api.List(asked, &found, client.InNamespace(key.Namespace), client.MatchingFieldsSelector{Selector: nameOnly(key)})
 	switch {
-	case apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("%w: name it in the chart's value sidecars.configMaps", err)
-	case err != nil:
-		return nil, err
-	case len(found.Items) == 0:
-		return nil, errors.New("it is not there")
+	case follows:
+		return known.values, nil
+	case time.Now().Before(failed.until):
+		return nil, failed.err
 	}
-	values := contentOf(&found.Items[0])
+	found, err := c.first(ctx, key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err != nil {
+		maps.DeleteFunc(c.failed, func(_ types.NamespacedName, f failedRead) bool { return time.Now().After(f.until) })
+		if c.failed == nil {
+			c.failed = map[types.NamespacedName]failedRead{}
+		}
+		c.failed[key] = failedRead{err, time.Now().Add(readPause)}
+		return nil, err
+	}
+	values := contentOf(&found.Items[0])
 	if _, follows := c.known[key]; !follows { // another worker may have been faster
 		whole, stop := context.WithCancel(context.WithoutCancel(ctx))
 		if c.known == nil {
@@ -99,6 +111,20 @@ func (c *configMaps) read(ctx context.Context, key types.NamespacedName) (map[st
 		go c.follow(whole, stop, key, found.ResourceVersion)
 	}
 	return values, nil
+}
+
+// first reads an object that is not watched.
+func (c *configMaps) first(ctx context.Context, key types.NamespacedName) (found corev1.ConfigMapList, err error) {
+	asked, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	err = c.api.List(asked, &found, client.InNamespace(key.Namespace), client.MatchingFieldsSelector{Selector: nameOnly(key)})
+	switch {
+	case apierrors.IsForbidden(err):
+		err = fmt.Errorf("%w: name it in the chart's value sidecars.configMaps", err)
+	case err == nil && len(found.Items) == 0:
+		err = errors.New("it is not there")
+	}
+	return found, err
 }
 
 func nameOnly(key types.NamespacedName) fields.Selector {
@@ -117,7 +143,7 @@ func contentOf(object *corev1.ConfigMap) map[string][]byte {
 // follow keeps what is known of a ConfigMap up to date until its watch ends.
 func (c *configMaps) follow(ctx context.Context, stop context.CancelFunc, key types.NamespacedName, version string) {
 	defer stop()
-	err := c.watch(ctx, key, version)
+	err := c.watch(ctx, stop, key, version)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.known[key].idle.Stop()
@@ -125,10 +151,23 @@ func (c *configMaps) follow(ctx context.Context, stop context.CancelFunc, key ty
 	log.FromContext(ctx).V(1).Info("ConfigMap of proxies no longer watched", "configMap", key, "reason", fmt.Sprint(err))
 }
 
-func (c *configMaps) watch(ctx context.Context, key types.NamespacedName, version string) error {
+// watch returns when stop was called, or the API server says that nothing more can be learned of the object. A RetryWatcher asks once a second, and
+// also for a version that is no longer there.
+func (c *configMaps) watch(ctx context.Context, stop context.CancelFunc, key types.NamespacedName, version string) error {
+	failures := 0
 	watcher, err := retrywatch.NewRetryWatcherWithContext(ctx, version, &cache.ListWatch{
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return c.api.Watch(ctx, &corev1.ConfigMapList{}, &client.ListOptions{Namespace: key.Namespace, FieldSelector: nameOnly(key), Raw: &o})
+			w, err := c.api.Watch(ctx, &corev1.ConfigMapList{}, &client.ListOptions{Namespace: key.Namespace, FieldSelector: nameOnly(key), Raw: &o})
+			switch {
+			case err == nil:
+				failures = 0
+			case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
+				stop()
+			default:
+				failures++
+				jitter.Wait(ctx, jitter.Bound(failures))
+			}
+			return w, err
 		},
 	})
 	if err != nil {

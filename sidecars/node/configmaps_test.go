@@ -24,7 +24,8 @@ import (
 type mapAPI struct {
 	mu     sync.Mutex
 	object *corev1.ConfigMap
-	fails  error
+	fails  error // of lists
+	breaks error // of watches
 	lists  int
 	asked  []string // by lists and watches
 	tells  *watch.FakeWatcher
@@ -55,7 +56,7 @@ func (a *mapAPI) client() client.WithWatch {
 			defer a.mu.Unlock()
 			note(options)
 			a.tells = watch.NewFake()
-			return a.tells, nil
+			return a.tells, a.breaks
 		},
 	})
 }
@@ -116,9 +117,74 @@ func TestConfigMap_deletedAndMadeAnew_isReadAgain(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 		api.object = rootCert("two", "9")
+		<-time.After(readPause)
 		c.mustHave(t, "two")
 		<-time.After(followFor + time.Second)
 	})
+}
+
+// An object that is missing is not asked for by each proxy that wants it.
+func TestConfigMap_missing_hundredProxiesAskAsOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &mapAPI{}
+		c := &configMaps{api: api.client()}
+		for range 6 {
+			for range 100 {
+				if _, err := c.ConfigMap(t.Context(), "shop", v1alpha1.ConfigMapKeys{Name: "istio-ca-root-cert"}); err == nil || err.Error() != "it is not there" {
+					t.Errorf("error %v", err)
+				}
+			}
+			<-time.After(10 * time.Second)
+		}
+		if api.lists != 6 {
+			t.Errorf("%d lists in a minute", api.lists)
+		}
+		if len(c.failed) > 1 {
+			t.Errorf("%d failures are remembered", len(c.failed))
+		}
+	})
+}
+
+// While the API server is away the values that are known stay, and it is asked ever more rarely.
+func TestConfigMap_watchFails_waitsLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &mapAPI{object: rootCert("one", "5"), breaks: errors.New("connection refused")}
+		c := &configMaps{api: api.client()}
+		for range 60 {
+			c.mustHave(t, "one")
+			<-time.After(10 * time.Second)
+		}
+		api.mu.Lock()
+		asked := len(api.asked)
+		api.mu.Unlock()
+		if asked > 150 || api.lists != 1 {
+			t.Errorf("%d requests in 10 minutes, %d lists", asked, api.lists)
+		}
+		<-time.After(followFor + time.Minute)
+	})
+}
+
+// The API server no longer knows what has changed since: the object is read again, whether it says so in the watch or in its place.
+func TestConfigMap_versionTooOld_isReadAgain(t *testing.T) {
+	gone := apierrors.NewResourceExpired("too old")
+	for name, c := range map[string]func(a *mapAPI){
+		"by an event":   func(a *mapAPI) { a.tells.Error(&gone.ErrStatus) },
+		"by the answer": func(a *mapAPI) { a.breaks = gone; a.tells.Stop() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := &mapAPI{object: rootCert("one", "5")}
+				maps := &configMaps{api: api.client()}
+				maps.mustHave(t, "one")
+				synctest.Wait()
+				c(api)
+				<-time.After(10 * time.Second)
+				api.object, api.breaks = rootCert("two", "8"), nil
+				maps.mustHave(t, "two")
+				<-time.After(followFor + time.Second)
+			})
+		})
+	}
 }
 
 func TestConfigMap_cannotBeRead_saysWhatToDo(t *testing.T) {
@@ -130,6 +196,7 @@ func TestConfigMap_cannotBeRead_saysWhatToDo(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 		api.fails = nil
+		<-time.After(readPause)
 		if _, err := c.ConfigMap(t.Context(), "shop", want); err == nil || err.Error() != `it has no key "ca.crt"` {
 			t.Errorf("error %v", err)
 		}

@@ -52,6 +52,9 @@ func TestIstio_portsOfTheEpoch_areUsed(t *testing.T) {
 			t.Errorf("asked %q, want %q", got, want)
 		}
 	}
+	if err := a.Ask(t.Context(), s, p, 3, sidecars.IsReady); err == nil || !strings.Contains(err.Error(), "facts.json") {
+		t.Errorf("its ports are not known: %v", err)
+	}
 	p.Spec.RunAsUser = 7000 // the server is another user's
 	if err := a.Ask(t.Context(), s, p, 1, sidecars.IsReady); err == nil || !strings.Contains(err.Error(), "listens on port 15320") {
 		t.Errorf("its port is taken: %v", err)
@@ -64,12 +67,13 @@ func TestControlPlane_revision_namesItsConfigMaps(t *testing.T) {
 	}
 	live := fake.NewClientBuilder().WithObjects(
 		named("istio", "mesh", "m"), named("istio-sidecar-injector", "values", "v"), named("istio-1-31", "mesh", "m31"), named("istio-sidecar-injector-1-31", "values", "v31"),
-		named("istio-half", "mesh", "m"),
+		named("istio-half", "mesh", "m"), named("istio-old", "config", "m"), named("istio-sidecar-injector-old", "values", "v"),
 	).Build()
 	c := sidecarCluster{pods: controllers.Reader{Live: live}}
 	for revision, want := range map[string]string{
-		"": "m v ", "1-31": "m31 v31 ", "half": `  there is no ConfigMap mesh/istio-sidecar-injector-half: Istio's control plane with revision "half" is not there, see spec.istio of the profile`,
-		"1-30": `  there is no ConfigMap mesh/istio-1-30: Istio's control plane with revision "1-30" is not there, see spec.istio of the profile`,
+		"": "m v ", "1-31": "m31 v31 ", "half": `  there is no ConfigMap mesh/istio-sidecar-injector-half: Istio's control plane with revision "half" is not there (a tag of a revision has none), see spec.istio of the profile`,
+		"1-30": `  there is no ConfigMap mesh/istio-1-30: Istio's control plane with revision "1-30" is not there (a tag of a revision has none), see spec.istio of the profile`,
+		"old":  `  ConfigMap mesh/istio-old has no key mesh`,
 	} {
 		mesh, values, err := c.ControlPlane(t.Context(), v1alpha1.Istio{Namespace: "mesh", Revision: revision})
 		got := mesh + " " + values + " "

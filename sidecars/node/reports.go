@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strings"
 	"sync"
 	"time"
 
@@ -57,8 +56,9 @@ type sidecarReport struct {
 	retract bool      // the pod has no proxy any more: the ManagedProxy is to be deleted
 	// told reports whether it was passed on whether the proxy is ready, and ready what was passed on last.
 	told, ready bool
-	// labelled reports whether the pod has the label of setTLSMode by this agent.
-	labelled bool
+	// labelled reports whether the pod has the label of setTLSMode by this agent, labels whether by this agent or an earlier one: a proxy of Istio's
+	// was reported.
+	labelled, labels bool
 }
 
 // writtenProxy is what the API server has of a proxy. It has the sandbox, since the proxy in a pod's next sandbox may have the same status.
@@ -91,6 +91,7 @@ func (r *sidecarReports) Report(s podnet.Sandbox, status sidecars.Status) {
 		return
 	}
 	report.sandbox, report.status, report.retract = s, status, false
+	report.labels = report.labels || status.Labels
 	r.reports[s.UID] = report
 	r.queue.Add(s.UID)
 }
@@ -178,6 +179,9 @@ func (r *sidecarReports) work(ctx context.Context, uid string) error {
 	}
 	r.mu.Unlock()
 	errLabel := r.label(ctx, uid, report) // first: peers learn that the pod is ready, and send mTLS, at once
+	if errLabel != nil {
+		why = sidecars.Joined(why, errLabel.Error())
+	}
 	if isNew && r.changed != nil {
 		r.changed(ctx, report.sandbox)
 	}
@@ -233,7 +237,7 @@ func (r *sidecarReports) write(ctx context.Context, report sidecarReport, why st
 	}
 	text := v1alpha1.ManagedProxyStatus{
 		State: status.State, Ready: status.Ready, Sandbox: s.ID, Epoch: int32(status.Epoch), Image: status.Image, ProfileHash: status.Hash,
-		FailedHash: status.FailedHash, Paused: status.Paused, Restarts: status.Restarts, Message: clip(sidecars.Joined(why, status.Message), maxMessage),
+		FailedHash: status.FailedHash, Paused: status.Paused, Restarts: status.Restarts, Message: sidecars.Clip(sidecars.Joined(why, status.Message), sidecars.MaxMessage),
 	}
 	if !status.LastUpgrade.IsZero() {
 		at := metav1.NewTime(status.LastUpgrade)
@@ -251,7 +255,7 @@ func (r *sidecarReports) write(ctx context.Context, report sidecarReport, why st
 
 // retract deletes a ManagedProxy that this agent has written, and forgets it. A ManagedProxy that was made anew meanwhile stays.
 func (r *sidecarReports) retract(ctx context.Context, uid string, report sidecarReport) error {
-	if report.labelled {
+	if report.labels {
 		if err := r.setTLSMode(ctx, report.sandbox, nil); err != nil {
 			return err
 		}
@@ -266,7 +270,7 @@ func (r *sidecarReports) retract(ctx context.Context, uid string, report sidecar
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if now, known := r.reports[uid]; known && !now.retract { // the pod has a proxy again
-		now.written, now.object, now.labelled = writtenProxy{}, "", false
+		now.written, now.object, now.labelled, now.labels = writtenProxy{}, "", false, now.status.Labels
 		r.reports[uid] = now
 		return nil
 	}
@@ -288,15 +292,4 @@ func (r *sidecarReports) apply(ctx context.Context, object map[string]any, statu
 		return "", fmt.Errorf("apply ManagedProxy: %w", err)
 	}
 	return made.GetUID(), nil
-}
-
-// maxMessage bounds a message as the API's schema does.
-const maxMessage = 4096
-
-// clip shortens a text to so many bytes.
-func clip(text string, size int) string {
-	if len(text) <= size {
-		return text
-	}
-	return strings.ToValidUTF8(text[:size], "")
 }

@@ -86,7 +86,7 @@ func TestReports_status_isWritten(t *testing.T) {
 	if diff := cmp.Diff([]string{"ProxyFailed: it has ended"}, events); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
-	if err := api.Get(t.Context(), key, &got); err != nil || len(got.Status.Message) != maxMessage {
+	if err := api.Get(t.Context(), key, &got); err != nil || len(got.Status.Message) != sidecars.MaxMessage {
 		t.Errorf("the message has %d bytes, error %v", len(got.Status.Message), err)
 	}
 
@@ -181,7 +181,7 @@ func TestReports_longProfileName_isNoLabel(t *testing.T) {
 // The schema bounds the texts: what is too long would never be written.
 func TestClip_longText_staysValid(t *testing.T) {
 	for text, want := range map[string]string{"abc": "abc", "abcd": "abc", "ab\u00e9": "ab"} {
-		if got := clip(text, 3); got != want {
+		if got := sidecars.Clip(text, 3); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}

@@ -14,18 +14,24 @@ import (
 	"istio-pod-network-controller/sidecars"
 )
 
-// label gives a pod with Istio's proxy the label once its proxy is ready for the first time.
+// label gives a pod with Istio's proxy the label once its proxy is ready for the first time, and takes it away once another profile's proxy, or
+// another version's, has taken over.
 func (r *sidecarReports) label(ctx context.Context, uid string, report sidecarReport) error {
-	if report.labelled || report.retract || !report.status.Ready || !report.status.Labels {
+	wants := report.status.Labels
+	if report.retract || !report.status.Ready || wants && report.labelled || !wants && !report.labels {
 		return nil
 	}
-	if err := r.setTLSMode(ctx, report.sandbox, sidecars.TLSModeIstio); err != nil {
+	var value any
+	if wants {
+		value = sidecars.TLSModeIstio
+	}
+	if err := r.setTLSMode(ctx, report.sandbox, value); err != nil {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if now, known := r.reports[uid]; known {
-		now.labelled = true
+		now.labelled, now.labels = wants, wants
 		r.reports[uid] = now
 	}
 	return nil

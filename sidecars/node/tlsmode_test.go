@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -45,6 +46,9 @@ func TestLabel_istiosProxy_isSetOnceAndTakenAway(t *testing.T) {
 		{"it is ready again", func() error { return report(sidecars.Status{Labels: true, Ready: true, Epoch: 1}) }, []string{"told"}},
 		{"the pod has no proxy any more", func() error { r.Retract("u1"); return workOne(t, r) }, []string{unset}},
 		{"another proxy", func() error { return report(sidecars.Status{Ready: true}) }, []string{"told"}},
+		{"Istio's again", func() error { return report(sidecars.Status{Labels: true, Ready: true}) }, []string{set}},
+		{"an agent that starts", func() error { r.reports = map[string]sidecarReport{}; return report(sidecars.Status{Labels: true}) }, []string{"told"}},
+		{"the profile is no longer Istio's", func() error { return report(sidecars.Status{Ready: true, Epoch: 1}) }, []string{unset, "told"}},
 	} {
 		done = nil
 		if err := step.do(); err != nil {
@@ -66,6 +70,47 @@ func TestLabel_istiosProxy_isSetOnceAndTakenAway(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{set, set}, done); diff != "" {
 		t.Errorf("denied once (-want +got):\n%s", diff)
+	}
+}
+
+// An agent that starts knows by the proxy's facts that its predecessor has set the label. They go with the proxy.
+func TestLabel_optOutAfterRestart_isTakenAway(t *testing.T) {
+	unset := 0
+	api := interceptor.NewClient(sidecarAPI(t).(client.WithWatch), interceptor.Funcs{
+		SubResourcePatch: func(_ context.Context, _ client.Client, _ string, o client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+			if text, err := patch.Data(o); err != nil || strings.Contains(string(text), "null") {
+				unset++
+			}
+			return nil
+		},
+	})
+	r := newSidecarReports(api, nil, "node-1")
+	r.Report(theSandbox(), sidecars.Status{Profile: "istio", State: v1alpha1.Running, Labels: true})
+	r.Report(theSandbox(), sidecars.Status{Profile: "istio", State: v1alpha1.Ended})
+	r.Retract("u1")
+	if err := workOne(t, r); err != nil || unset != 1 {
+		t.Errorf("taken away %d times, error %v", unset, err)
+	}
+}
+
+// A label that the API server refuses is said on the ManagedProxy until it is set.
+func TestLabel_refused_isSaid(t *testing.T) {
+	var fails error
+	api := sidecarAPI(t).(client.WithWatch)
+	r := newSidecarReports(interceptor.NewClient(api, interceptor.Funcs{
+		SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+			return fails
+		},
+	}), nil, "node-1")
+	for err, want := range map[error]string{errors.New("denied"): "patch label security.istio.io/tlsMode of pod: denied", nil: ""} {
+		fails = err
+		r.Report(theSandbox(), sidecars.Status{Profile: "istio", State: v1alpha1.Running, Labels: true, Ready: true, Image: "i" + want})
+		_ = workOne(t, r)
+		var found v1alpha1.ManagedProxy
+		if err := api.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "cart"}, &found); err != nil || found.Status.Message != want {
+			t.Errorf("it says %q, error %v; want %q", found.Status.Message, err, want)
+		}
+		r.reports["u1"] = sidecarReport{}
 	}
 }
 

@@ -110,7 +110,7 @@ func TestCompute_slot0_isAsInjected(t *testing.T) {
 		"labels of Kubernetes":                 {change: labelled(map[string]string{"app.kubernetes.io/name": strings.Repeat("n", 62) + "-x", "app.kubernetes.io/version": "7", "version": "8"})},
 		"annotations":                          {change: annotatedAll(own)},
 		"a status port of the pod's":           {change: annotated(keyStatusPort, "15033")},
-		"an interception mode":                 {change: annotated("sidecar.istio.io/interceptionMode", "NONE")},
+		"an interception mode":                 {change: annotated("sidecar.istio.io/interceptionMode", "REDIRECT")},
 		"probes and metrics":                   {change: probed},
 		"two containers, with init containers": {change: withInit(nil)},
 		"HBONE":                                {change: annotated(keyConfig, `{"proxyMetadata": {"ISTIO_META_ENABLE_HBONE": "true"}}`)},
