@@ -75,7 +75,8 @@ var rooms = []room{
 	},
 	{dir: "api/v1alpha1", others: "k8s.io/apimachinery"},
 	{dir: "sidecars/secretvolume"},
-	{dir: "sidecars", own: "api/v1alpha1 internal/jitter internal/podnet internal/printable internal/sidecar", others: "github.com/prometheus golang.org/x k8s.io sigs.k8s.io"},
+	{dir: "sidecars/istio", others: "k8s.io/api/core/v1 sigs.k8s.io/yaml", never: impure},
+	{dir: "sidecars", own: "api/v1alpha1 internal/jitter internal/podnet internal/printable internal/sidecar sidecars/istio", others: "github.com/prometheus golang.org/x k8s.io sigs.k8s.io"},
 	{dir: "sidecars/shared", own: "api/v1alpha1 internal/jitter internal/podnet internal/sidecar sidecars", others: "golang.org/x k8s.io sigs.k8s.io"},
 
 	{

@@ -50,6 +50,7 @@ type fakeNode struct {
 	said     map[string]Status
 	stopped  map[string]bool // sandboxes that do not run
 	vault    vault
+	meshed   meshed
 	tidied   int    // containers whose logs were looked at
 	log      string // of every container
 }

@@ -15,6 +15,9 @@ import (
 func (n *fakeNode) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
 	pod := thePod()
 	pod.UID = types.UID(s.UID)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	pod.Labels, pod.Annotations = n.meshed.labels, n.meshed.annotations
 	return pod, nil
 }
 

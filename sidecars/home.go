@@ -141,12 +141,12 @@ func (h home) files(epoch uint32) string {
 // forget removes what belongs to one epoch. Its socket in the run directory may be in use until the proxy ends.
 func (h home) forget(epoch uint32) error {
 	return errors.Join(
-		h.forgetSecrets(epoch), os.RemoveAll(h.files(epoch)), h.unnote(epoch, factReady, factSuccessor, factTelling, factDraining),
+		h.forgetSecrets(epoch), os.RemoveAll(h.files(epoch)), os.RemoveAll(h.istio(epoch)), h.unnote(epoch, factReady, factSuccessor, factTelling, factDraining),
 		os.RemoveAll(filepath.Join(h.run(), handoverSocket(epoch))), os.RemoveAll(filepath.Join(h.run(), admin(epoch))),
 	)
 }
 
-// prune removes the files and secrets of epochs without a container: the kubelet removes containers that have ended, too.
+// prune removes the directories of epochs without a container: the kubelet removes containers that have ended, too.
 func (h home) prune(there []sidecar.Container) error {
 	entries, err := os.ReadDir(h.path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -155,7 +155,7 @@ func (h home) prune(there []sidecar.Container) error {
 	for _, e := range entries {
 		kind, number, _ := strings.Cut(e.Name(), "-")
 		epoch, errNumber := strconv.ParseUint(strings.TrimSuffix(number, grantSuffix), 10, 32)
-		if kind != "files" && kind != "secrets" || errNumber != nil ||
+		if kind != "files" && kind != "secrets" && kind != "istio" || errNumber != nil ||
 			slices.ContainsFunc(there, func(c sidecar.Container) bool { return uint64(c.Epoch) == epoch }) {
 			continue
 		}

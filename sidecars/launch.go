@@ -13,6 +13,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/istio"
 )
 
 // launch is a proxy that is about to be made.
@@ -27,6 +28,8 @@ type launch struct {
 	place *sidecar.HotRestart
 	// restart is the pod's wish for a new proxy, see Choice.
 	restart string
+	// istio is what was computed for the proxy of a profile with istio, nil for others.
+	istio *istio.Proxy
 }
 
 // start makes a proxy. What the owner of the pod or the profile has to know is noted as a failure, the rest is waited for.
@@ -77,12 +80,15 @@ func (s stepping) prepare(ctx context.Context, epoch uint32) (l launch, err erro
 		return l, err
 	}
 	l = launch{profile: p, pod: withAddresses(pod, addresses), sandbox: s.key.Sandbox, epoch: epoch, restart: s.choice.Restart}
+	if l, err = l.withIstio(ctx, s.ControlPlanes); err != nil {
+		return l, err
+	}
 	files, err := l.files()
 	if err != nil {
 		return l, err
 	}
-	err = errors.Join(s.home.prepare(p.owner()), s.home.write(epoch, files, p.owner()), s.home.forgetSecrets(epoch))
-	if err != nil || len(p.Spec.Secrets) == 0 {
+	err = errors.Join(s.home.prepare(p.owner()), s.home.write(epoch, files, p.owner()), s.home.forgetSecrets(epoch), s.home.prepareIstio(l))
+	if err != nil || len(l.profile.Spec.Secrets) == 0 {
 		return l, err
 	}
 	if safe := s.Homes.inMemory; safe != nil {
@@ -138,8 +144,15 @@ func (s stepping) shareListeners(ctx context.Context, from *sidecar.Container) e
 	return nil
 }
 
-// files renders the profile's files.
+// files returns the files that were computed, or renders the profile's.
 func (l launch) files() (map[string]string, error) {
+	if l.istio != nil {
+		out := map[string]string{}
+		for file, text := range l.istio.Files {
+			out[path.Base(file)] = text
+		}
+		return out, nil
+	}
 	return l.profile.render(Data{
 		Pod: PodDataOf(l.pod), Network: l.profile.network(),
 		Epoch: l.epoch, Slot: l.epoch % slots, HandoverSocket: path.Join(PathRun, handoverSocket(l.epoch)), AdminSocket: path.Join(PathRun, admin(l.epoch)),
@@ -154,7 +167,7 @@ func (l launch) spec(h home) sidecar.Spec {
 		Labels: sidecar.Labels{
 			PodUID: string(l.pod.UID), PodNamespace: l.pod.Namespace, PodName: l.pod.Name, Profile: l.profile.Name, Hash: l.profile.Hash,
 		},
-		Env: l.env(), Mounts: h.mounts(l.epoch, p.Secrets), NetAdmin: p.Network.Transparent,
+		Env: l.env(), Mounts: append(h.mounts(l.epoch, p.Secrets), l.istioMounts(h)...), NetAdmin: p.Network.Transparent,
 		UID: l.profile.owner().uid, GID: l.profile.owner().gid,
 		Resources: l.resources(),
 	}
@@ -198,8 +211,14 @@ func withAddresses(pod *corev1.Pod, addresses []string) *corev1.Pod {
 
 func number(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
-func (l launch) env() []string {
-	out := []string{"SIDECAR_EPOCH=" + number(l.epoch)}
+func (l launch) env() (out []string) {
+	if l.istio != nil {
+		for _, v := range l.istio.Env {
+			out = append(out, v.Name+"="+v.Value)
+		}
+		return out
+	}
+	out = append(out, "SIDECAR_EPOCH="+number(l.epoch))
 	for _, e := range l.profile.Spec.Env {
 		value := e.Value
 		if e.FieldPath != "" {

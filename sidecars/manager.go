@@ -47,11 +47,13 @@ type Manager struct {
 	// Applications may be nil: then ContainerEnded must not be called.
 	Applications Applications
 	Cluster      Cluster
-	Asker        Asker
-	Queues       Queues
-	Reporter     Reporter
-	Homes        Homes
-	Rollout      *Rollouts
+	// ControlPlanes is for profiles with istio.
+	ControlPlanes ControlPlanes
+	Asker         Asker
+	Queues        Queues
+	Reporter      Reporter
+	Homes         Homes
+	Rollout       *Rollouts
 
 	once      sync.Once
 	questions questions

@@ -50,6 +50,12 @@ type Cluster interface {
 	Choice(ctx context.Context, s podnet.Sandbox) (c Choice, err error)
 }
 
+// ControlPlanes reads what Istio's control planes say about their proxies.
+type ControlPlanes interface {
+	// ControlPlane returns the texts that istio.ParseMesh reads.
+	ControlPlane(ctx context.Context, of v1alpha1.Istio) (mesh, values string, err error)
+}
+
 // Choice is what a pod has chosen: nothing, a usable profile, or an unusable one.
 type Choice struct {
 	Name string
@@ -80,6 +86,8 @@ type Asker interface {
 
 // Queues moves the connections that wait at listeners.
 type Queues interface {
+	// Close has Istio's Envoy with an admin port close its listeners, and tell its clients to connect anew.
+	Close(ctx context.Context, s podnet.Sandbox, adminPort int32) error
 	// Move has the connections at a listener that closes go to the other listeners of its group, from now on, in a sandbox's network.
 	Move(ctx context.Context, s podnet.Sandbox) error
 }
@@ -116,6 +124,8 @@ type Prober interface {
 type Secrets interface {
 	// Secret returns the values of a Secret's keys, all of one version. Without keys it returns all.
 	Secret(name string, keys []string) (map[string][]byte, error)
+	// ConfigMap returns the values of a ConfigMap's keys. It is asked often, and makes no request for that.
+	ConfigMap(ctx context.Context, namespace string, want v1alpha1.ConfigMapKeys) (map[string][]byte, error)
 	// Token returns a token of a pod's ServiceAccount that is bound to the pod.
 	Token(ctx context.Context, pod *corev1.Pod, want v1alpha1.ServiceAccountToken) (token []byte, expires time.Time, err error)
 }

@@ -128,6 +128,9 @@ func (p *Profile) UID() int64 {
 // Ports are the ports on which only the proxy may listen in a pod.
 func (p *Profile) Ports() (out []uint16) {
 	ports := []int32{p.Spec.Network.OutboundPort, p.Spec.Network.InboundPort}
+	if p.Spec.Istio != nil {
+		ports = append(ports, istioHealth, istioMetrics)
+	}
 	for slot := range uint32(slots) {
 		for _, q := range []Question{IsReady, IsAlive} {
 			of := p.Question(q, slot)
@@ -157,6 +160,9 @@ func (p *Profile) Question(q Question, epoch uint32) v1alpha1.Readiness {
 		if l := p.Spec.Liveness; l != nil {
 			out = v1alpha1.Readiness{HTTPGet: l.HTTPGet, TCPPort: l.TCPPort, SlotPorts: l.SlotPorts}
 		}
+	}
+	if p.Spec.Istio != nil && q == IsReady { // at a port that was computed: see IstioFacts
+		out.HTTPGet = &v1alpha1.HTTPGet{Path: istioReady}
 	}
 	if out.SlotPorts {
 		next = int32(epoch % slots)

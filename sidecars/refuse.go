@@ -87,10 +87,10 @@ func ownID(c *corev1.Container, group bool) *int64 {
 
 // collision returns the name of a container that declares one of the proxy's ports, and the port.
 func collision(p *Profile, pod *corev1.Pod) (name string, port int32) {
-	taken := []int32{p.Spec.Network.InboundPort, p.Spec.Network.OutboundPort}
+	taken := p.Ports()
 	for _, c := range containers(pod) {
 		for _, declared := range c.Ports {
-			if declared.Protocol != corev1.ProtocolUDP && slices.Contains(taken, declared.ContainerPort) {
+			if declared.Protocol != corev1.ProtocolUDP && slices.Contains(taken, uint16(declared.ContainerPort)) {
 				return c.Name, declared.ContainerPort
 			}
 		}

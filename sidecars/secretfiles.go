@@ -38,7 +38,9 @@ type grant struct {
 // grantedSource is a source, and when to read it again; zero is at every check.
 type grantedSource struct {
 	v1alpha1.SecretSource
-	RenewAt time.Time
+	// TokenFile is the file of a token; "" is tokenFile, of grants by earlier agents.
+	TokenFile string `json:",omitempty"`
+	RenewAt   time.Time
 }
 
 func grantFile(secrets string) string { return secrets + grantSuffix }

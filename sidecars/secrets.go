@@ -1,6 +1,7 @@
 package sidecars
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
 )
 
@@ -28,16 +28,19 @@ func grantSecrets(ctx context.Context, from Secrets, secrets string, l launch) e
 	if err := makeDir(secrets, o); err != nil {
 		return err
 	}
-	reader := secretReader{from, func() (*corev1.Pod, error) { return l.pod, nil }}
+	reader := secretReader{from, l.pod.Namespace, func() (*corev1.Pod, error) { return l.pod, nil }}
 	g := grant{UID: o.uid, GID: o.gid}
 	for _, source := range l.profile.Spec.Secrets {
 		granted := grantedSource{SecretSource: source}
+		if l.istio != nil {
+			granted.TokenFile = istioTokenFile
+		}
 		dir := secretDir{filepath.Join(secrets, source.Name), o}
 		if err := makeDir(dir.path, o); err != nil {
 			return err
 		}
 		if source.WorkloadAPI == nil {
-			files, renewAt, err := reader.read(ctx, source)
+			files, renewAt, err := reader.read(ctx, granted)
 			if err != nil {
 				return fmt.Errorf("secrets: %q: %w", source.Name, err)
 			}
@@ -53,17 +56,23 @@ func grantSecrets(ctx context.Context, from Secrets, secrets string, l launch) e
 
 // secretReader reads the secrets of one pod's proxies. It asks for the pod only if one is a token.
 type secretReader struct {
-	from Secrets
-	pod  func() (*corev1.Pod, error)
+	from      Secrets
+	namespace string // the pod's
+	pod       func() (*corev1.Pod, error)
 }
 
 // read returns the files of a source, and when to read it again; zero is at every check.
-func (r secretReader) read(ctx context.Context, source v1alpha1.SecretSource) (files map[string][]byte, renewAt time.Time, err error) {
+func (r secretReader) read(ctx context.Context, source grantedSource) (files map[string][]byte, renewAt time.Time, err error) {
 	switch {
 	case source.Secret != nil:
 		files, err = r.from.Secret(source.Secret.Name, source.Secret.Keys)
 		if err != nil {
 			return nil, time.Time{}, fmt.Errorf("Secret %q: %w", source.Secret.Name, err)
+		}
+	case source.ConfigMap != nil:
+		files, err = r.from.ConfigMap(ctx, r.namespace, *source.ConfigMap)
+		if err != nil {
+			return nil, time.Time{}, fmt.Errorf("ConfigMap %q of the pod's namespace: %w", source.ConfigMap.Name, err)
 		}
 	case source.ServiceAccountToken != nil:
 		pod, err := r.pod()
@@ -75,7 +84,7 @@ func (r secretReader) read(ctx context.Context, source v1alpha1.SecretSource) (f
 		if err != nil {
 			return nil, time.Time{}, fmt.Errorf("token for the audience %q: %w", source.ServiceAccountToken.Audience, err)
 		}
-		return map[string][]byte{tokenFile: token}, renewal(now, expires), nil
+		return map[string][]byte{cmp.Or(source.TokenFile, tokenFile): token}, renewal(now, expires), nil
 	}
 	return files, time.Time{}, nil
 }
@@ -95,7 +104,7 @@ func renewSecrets(ctx context.Context, from Secrets, cluster Cluster, v view, f 
 		if err := v.home.prune(v.there); err != nil {
 			faults = append(faults, err.Error())
 		}
-		reader := secretReader{from, func() (*corev1.Pod, error) { return cluster.Pod(ctx, v.sandbox) }}
+		reader := secretReader{from, v.sandbox.Namespace, func() (*corev1.Pod, error) { return cluster.Pod(ctx, v.sandbox) }}
 		for _, c := range v.there {
 			if c.State != sidecar.Running {
 				continue
@@ -140,7 +149,7 @@ func renewEpoch(ctx context.Context, reader secretReader, home home, epoch uint3
 // renewSource replaces the files of a source if they have changed. factRotated is noted first: if the agent is killed in between, there may
 // be one new proxy too many, which does no harm, but none is missed.
 func renewSource(ctx context.Context, reader secretReader, home home, epoch uint32, source *grantedSource, dir secretDir) error {
-	files, renewAt, err := reader.read(ctx, source.SecretSource)
+	files, renewAt, err := reader.read(ctx, *source)
 	if err != nil || dir.holds(files) {
 		return err
 	}

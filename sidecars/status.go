@@ -34,6 +34,8 @@ type Status struct {
 	// whether others wait for that.
 	FailedHash string
 	Paused     bool
+	// Labels reports whether the pod's peers are to send mTLS to the proxy: see TLSModeLabel.
+	Labels bool
 }
 
 // status describes what was decided. pulling reports whether a start waits for its image.
@@ -61,7 +63,9 @@ func (v view) status(f *followed, d Decision, pulling bool) Status {
 	if shown != nil {
 		out.Epoch, out.Image, out.Hash = shown.Epoch, shown.Image, versionOf(*shown)
 		out.Ready = shown.ID == d.Serving && v.answers[shown.ID].now
-		out.Message = Joined(out.Message, v.standIn(f, *shown))
+		facts := v.home.istioFacts(shown.Epoch)
+		out.Labels = facts.Labels
+		out.Message = Joined(Joined(out.Message, v.standIn(f, *shown)), facts.Aside)
 	}
 	if upgraded := out.Ready && out.Hash == v.choice.Hash; v.choice.Refusal != "" || !upgraded && f.why != "" {
 		out.FailedHash = v.choice.Hash

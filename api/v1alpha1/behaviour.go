@@ -18,10 +18,9 @@ type Resources struct {
 	CPURequest *resource.Quantity `json:"cpuRequest,omitempty"`
 }
 
-// Readiness is a question to the proxy, asked inside the pod's network namespace: exactly one of httpGet, tcpPort and socket.
+// Readiness is a question to the proxy, asked inside the pod's network namespace: one of httpGet, tcpPort and socket.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.slotPorts) || !self.slotPorts || has(self.tcpPort) && self.tcpPort < 65535 || has(self.httpGet) && has(self.httpGet.port) && self.httpGet.port < 65535",message="slotPorts needs a port with a next one: tcpPort or httpGet.port, 65534 at most"
-// +kubebuilder:validation:XValidation:rule="[has(self.httpGet), has(self.tcpPort), has(self.socket)].filter(x, x).size() == 1",message="exactly one of httpGet, tcpPort and socket"
 type Readiness struct {
 	// HTTPGet expects a status from 200 to 399.
 	// +optional

@@ -122,8 +122,11 @@ type ProxyProfileList struct {
 // +kubebuilder:validation:XValidation:rule="self.handover != 'envoy-hot-restart' || !has(self.command) || !self.command.exists(a, a in ['--base-id', '--base-id-path', '--use-dynamic-base-id', '--restart-epoch', '--socket-path', '--socket-mode', '--drain-time-s', '--parent-shutdown-time-s', '--hot-restart-version', '--disable-hot-restart', '--skip-hot-restart-on-no-parent'])",message="with handover envoy-hot-restart the agent sets --base-id, --base-id-path, --use-dynamic-base-id, --restart-epoch, --socket-path, --socket-mode, --drain-time-s, --parent-shutdown-time-s, --hot-restart-version, --disable-hot-restart and --skip-hot-restart-on-no-parent itself: take them out of command"
 // +kubebuilder:validation:XValidation:rule="self.handover != 'envoy-hot-restart' || !has(self.args) || !self.args.exists(a, a in ['--base-id', '--base-id-path', '--use-dynamic-base-id', '--restart-epoch', '--socket-path', '--socket-mode', '--drain-time-s', '--parent-shutdown-time-s', '--hot-restart-version', '--disable-hot-restart', '--skip-hot-restart-on-no-parent'])",message="with handover envoy-hot-restart the agent sets --base-id, --base-id-path, --use-dynamic-base-id, --restart-epoch, --socket-path, --socket-mode, --drain-time-s, --parent-shutdown-time-s, --hot-restart-version, --disable-hot-restart and --skip-hot-restart-on-no-parent itself: take them out of args"
 // +kubebuilder:validation:XValidation:rule="self.handover == 'envoy-hot-restart' || !has(self.hotRestart)",message="hotRestart needs handover envoy-hot-restart"
-// +kubebuilder:validation:XValidation:rule="(self.handover == 'reuse-port') == has(self.stopSignal)",message="stopSignal belongs to handover reuse-port, which needs it"
-// +kubebuilder:validation:XValidation:rule="self.handover != 'reuse-port' || has(self.readiness.slotPorts) && self.readiness.slotPorts || has(self.readiness.httpGet) && has(self.readiness.httpGet.socket) && self.readiness.httpGet.socket.contains('{epoch}')",message="with handover reuse-port the old proxy would answer for the new one: readiness has to ask the epoch itself, by httpGet on a socket with {epoch} in its name, such as admin-{epoch}.sock, or at a port with slotPorts"
+// +kubebuilder:validation:XValidation:rule="(self.handover == 'reuse-port' && !has(self.istio)) == has(self.stopSignal)",message="stopSignal belongs to handover reuse-port, which needs it; with istio it is TERM"
+// +kubebuilder:validation:XValidation:rule="!has(self.istio) || !(has(self.command) || has(self.args) || has(self.files) || has(self.secrets) || has(self.liveness))",message="with istio command, args, files, secrets and liveness are left out: the agent computes what Istio's injector would write"
+// +kubebuilder:validation:XValidation:rule="!has(self.istio) || self.mode == 'perPod' && self.handover in ['none', 'reuse-port'] && !(has(self.network.transparent) && self.network.transparent)",message="istio needs mode perPod, handover none or reuse-port, and no network.transparent"
+// +kubebuilder:validation:XValidation:rule="(has(self.istio) ? 0 : 1) == [has(self.readiness.httpGet), has(self.readiness.tcpPort), has(self.readiness.socket)].filter(x, x).size()",message="readiness has exactly one of httpGet, tcpPort and socket; with istio it has none: the agent asks Istio's own status port"
+// +kubebuilder:validation:XValidation:rule="self.handover != 'reuse-port' || has(self.istio) || has(self.readiness.slotPorts) && self.readiness.slotPorts || has(self.readiness.httpGet) && has(self.readiness.httpGet.socket) && self.readiness.httpGet.socket.contains('{epoch}')",message="with handover reuse-port the old proxy would answer for the new one: readiness has to ask the epoch itself, by httpGet on a socket with {epoch} in its name, such as admin-{epoch}.sock, or at a port with slotPorts"
 // +kubebuilder:validation:XValidation:rule="self.handover != 'reuse-port' || !has(self.liveness) || has(self.liveness.slotPorts) && self.liveness.slotPorts || has(self.liveness.httpGet) && has(self.liveness.httpGet.socket) && self.liveness.httpGet.socket.contains('{epoch}')",message="with handover reuse-port another proxy would answer for the proxy that hangs: liveness has to ask the epoch itself, by httpGet on a socket with {epoch} in its name, such as admin-{epoch}.sock, or at a port with slotPorts"
 // +kubebuilder:validation:XValidation:rule="self.mode != 'shared' || !has(self.liveness)",message="mode shared has no liveness: the DaemonSet of the proxy has its own"
 // +kubebuilder:validation:XValidation:rule="self.mode != 'shared' || !has(self.rollout.maxNodes) && !has(self.rollout.partition) && !(has(self.rollout.paused) && self.rollout.paused)",message="mode shared has no rollout.maxNodes, rollout.partition and rollout.paused: all nodes take new files at once"
@@ -143,6 +146,12 @@ type ProxyProfileSpec struct {
 	// Shared says how the agent puts a new configuration into force in a shared proxy.
 	// +optional
 	Shared *Shared `json:"shared,omitempty"`
+
+	// Istio has Istio's own proxy run for each pod as Istio's injector would have added it: pilot-agent with Envoy. What the injector would
+	// write is computed for each new proxy from the control plane's ConfigMaps and the pod. Image is Istio's (proxyv2), of the control plane's
+	// version. Env is added, and wins. From readiness only the times are taken.
+	// +optional
+	Istio *Istio `json:"istio,omitempty"`
 
 	// Image of the proxy. A tag that moves is not followed: an image is pulled when the node does not have it.
 	// +kubebuilder:validation:MinLength=1
@@ -215,6 +224,8 @@ type ProxyProfileSpec struct {
 
 	// Readiness says when the proxy is ready. With mode shared it is ready for a pod once it has answered the version of a configuration with
 	// that pod; a port that is named here has to be free in the pod, as the proxy's other ports.
+	// +kubebuilder:default={}
+	// +optional
 	Readiness Readiness `json:"readiness"`
 
 	// Liveness says when a proxy that has been ready hangs: it is replaced, with the handover where the hanging proxy still can. Without it no

@@ -8,10 +8,10 @@ type SecretReference struct {
 	Name string `json:"name"`
 }
 
-// SecretSource is a directory for a proxy, in memory and read-only: exactly one of secret, serviceAccountToken and workloadAPI.
+// SecretSource is a directory for a proxy, in memory and read-only: exactly one of secret, configMap, serviceAccountToken and workloadAPI.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.secret), has(self.serviceAccountToken), has(self.workloadAPI)].filter(x, x).size() == 1",message="exactly one of secret, serviceAccountToken and workloadAPI"
-// +kubebuilder:validation:XValidation:rule="!has(self.upgradeOnRotation) || !self.upgradeOnRotation || !has(self.workloadAPI)",message="upgradeOnRotation is for secret and serviceAccountToken: a proxy asks the workload API itself"
+// +kubebuilder:validation:XValidation:rule="[has(self.secret), has(self.configMap), has(self.serviceAccountToken), has(self.workloadAPI)].filter(x, x).size() == 1",message="exactly one of secret, configMap, serviceAccountToken and workloadAPI"
+// +kubebuilder:validation:XValidation:rule="!has(self.upgradeOnRotation) || !self.upgradeOnRotation || !has(self.workloadAPI)",message="upgradeOnRotation is for secret, configMap and serviceAccountToken: a proxy asks the workload API itself"
 type SecretSource struct {
 	// Name of the directory in /run/sidecar-secrets.
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
@@ -21,6 +21,10 @@ type SecretSource struct {
 	// Secret has a file for each key of a Secret in the agent's namespace.
 	// +optional
 	Secret *SecretKeys `json:"secret,omitempty"`
+
+	// ConfigMap has a file for each key of a ConfigMap in the pod's namespace, such as a certificate of the mesh.
+	// +optional
+	ConfigMap *ConfigMapKeys `json:"configMap,omitempty"`
 
 	// ServiceAccountToken has a token of the pod's ServiceAccount in the file token. The chart's value sidecars.tokenAudiences has to allow
 	// its audience.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -35,7 +36,12 @@ type asker struct {
 func (a asker) Ask(ctx context.Context, s podnet.Sandbox, p *sidecars.Profile, epoch uint32, q sidecars.Question) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	if err := a.checkPorts(ctx, s, p); err != nil {
+	r, ports := p.Question(q, epoch), p.Ports()
+	if p.Spec.Istio != nil && q == sidecars.IsReady {
+		facts := a.homes.IstioFacts(s, epoch)
+		r.HTTPGet.Port, ports = facts.StatusPort, append(ports, uint16(facts.StatusPort), uint16(facts.AdminPort))
+	}
+	if err := a.checkPorts(ctx, s, uint32(p.UID()), ports); err != nil {
 		return err
 	}
 	if p.Spec.Handover == v1alpha1.HandoverHAProxy && q == sidecars.IsReady {
@@ -43,7 +49,6 @@ func (a asker) Ask(ctx context.Context, s podnet.Sandbox, p *sidecars.Profile, e
 			return err
 		}
 	}
-	r := p.Question(q, epoch)
 	switch {
 	case r.Socket != "":
 		conn, err := sidecars.DialSocket(ctx, filepath.Join(a.homes.RunDirectory(s), r.Socket))
@@ -151,10 +156,10 @@ func connect(ctx context.Context, fd int, port int32) (net.Conn, error) {
 
 func (a asker) askHTTP(ctx context.Context, s podnet.Sandbox, page *v1alpha1.HTTPGet) error {
 	if page.Socket != "" {
-		return get(ctx, "http://localhost"+page.Path, func(ctx context.Context) (net.Conn, error) {
+		return ask(ctx, http.MethodGet, "http://localhost"+page.Path, func(ctx context.Context) (net.Conn, error) {
 			return sidecars.DialSocket(ctx, filepath.Join(a.homes.RunDirectory(s), page.Socket))
 		})
 	}
 	url := "http://127.0.0.1:" + strconv.Itoa(int(page.Port)) + page.Path
-	return get(ctx, url, func(ctx context.Context) (net.Conn, error) { return a.dial(ctx, s, page.Port) })
+	return ask(ctx, http.MethodGet, url, func(ctx context.Context) (net.Conn, error) { return a.dial(ctx, s, page.Port) })
 }

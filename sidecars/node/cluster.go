@@ -2,9 +2,13 @@ package node
 
 import (
 	"context"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 
+	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
@@ -21,6 +25,32 @@ type sidecarCluster struct {
 // Pod returns a pod as the API server has it: the cache leaves out most labels and annotations.
 func (c sidecarCluster) Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
 	return c.pods.Current(ctx, s)
+}
+
+// ControlPlane returns the texts of the two ConfigMaps in which an Istio says how its proxies run.
+func (c sidecarCluster) ControlPlane(ctx context.Context, of v1alpha1.Istio) (mesh, values string, err error) {
+	suffix := ""
+	if of.Revision != "" {
+		suffix = "-" + of.Revision
+	}
+	for _, read := range []struct {
+		name, key string
+		into      *string
+	}{{"istio", "mesh", &mesh}, {"istio-sidecar-injector", "values", &values}} {
+		var found corev1.ConfigMap
+		name := types.NamespacedName{Namespace: of.Namespace, Name: read.name + suffix}
+		err := c.pods.Live.Get(ctx, name, &found)
+		switch {
+		case apierrors.IsNotFound(err):
+			return "", "", fmt.Errorf("there is no ConfigMap %s: Istio's control plane with revision %q is not there, see spec.istio of the profile", name, of.Revision)
+		case apierrors.IsForbidden(err):
+			return "", "", fmt.Errorf("%w: the chart's value sidecars.istio gives the agent this right", err)
+		case err != nil:
+			return "", "", fmt.Errorf("read ConfigMap %s: %w", name, err)
+		}
+		*read.into = found.Data[read.key]
+	}
+	return mesh, values, nil
 }
 
 // Choice returns what a pod has chosen, or the profile whose proxy it keeps.

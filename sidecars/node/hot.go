@@ -17,7 +17,7 @@ import (
 func (a asker) Serves(ctx context.Context, s podnet.Sandbox, epoch uint32) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	return get(ctx, "http://localhost/ready", func(ctx context.Context) (net.Conn, error) {
+	return ask(ctx, http.MethodGet, "http://localhost/ready", func(ctx context.Context) (net.Conn, error) {
 		return sidecars.DialSocket(ctx, a.homes.AdminSocket(s, epoch))
 	})
 }
@@ -35,14 +35,14 @@ func (a asker) Listens(ctx context.Context, s podnet.Sandbox, p *sidecars.Profil
 	return conn.Close()
 }
 
-// get returns nil if a page is answered with a status from 200 to 399.
-func get(ctx context.Context, url string, dial func(context.Context) (net.Conn, error)) error {
+// ask returns nil if a page is answered with a status from 200 to 399.
+func ask(ctx context.Context, method, url string, dial func(context.Context) (net.Conn, error)) error {
 	transport := &http.Transport{
 		DisableKeepAlives: true,
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 	}
 	defer transport.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, method, url, http.NoBody)
 	if err != nil {
 		return fmt.Errorf("make request for the proxy: %w", err)
 	}

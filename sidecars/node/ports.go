@@ -14,8 +14,7 @@ import (
 
 // checkPorts returns sidecars.ErrPortTaken if a process of another user than the proxy's listens on a port of the proxy's, at any address of
 // either family: it would be taken for the proxy. A process of the application that has become the proxy's user is not found out.
-func (a asker) checkPorts(ctx context.Context, s podnet.Sandbox, p *sidecars.Profile) error {
-	user, ports := uint32(p.UID()), p.Ports()
+func (a asker) checkPorts(ctx context.Context, s podnet.Sandbox, user uint32, ports []uint16) error {
 	_, err := kernel.Visit(ctx, a.namespaces, s.Place(), func(ctx context.Context, ns *netns.NS) (_ struct{}, taken error) {
 		err := kernel.EachListener(ctx, ns, func(l kernel.Socket) (more bool) {
 			if l.UID != user && slices.Contains(ports, l.Port) {

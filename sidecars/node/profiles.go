@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -127,7 +128,11 @@ func managedProxy(name string, spec v1alpha1.ProxyProfileSpec) *intent.ManagedPr
 	if spec.Network.Transparent || spec.Mode == v1alpha1.ModeShared { // it runs as root, and so may the application
 		out.UID, out.GID = 0, uint32(spec.RunAsGroup)
 	}
-	for _, port := range spec.Network.ExcludeInboundPorts {
+	excluded := spec.Network.ExcludeInboundPorts
+	if spec.Istio != nil { // as Istio's injector does
+		excluded = append(slices.Clip(excluded), 15020, 15021, 15090)
+	}
+	for _, port := range excluded {
 		out.ExcludeInboundPorts = append(out.ExcludeInboundPorts, uint16(port))
 	}
 	return out

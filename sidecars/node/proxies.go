@@ -94,21 +94,25 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 	profiles := newProfiles(mgr.GetCache(), c.Node)
 	profiles.noShared = c.SharedRoot == ""
 	runtime := container.New(c.Runtime, DefaultLogRoot)
+	api, err := client.NewWithWatch(mgr.GetConfig(), client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	if err != nil {
+		return nil, fmt.Errorf("make client for watches: %w", err)
+	}
 	leads, err := newLeads(filepath.Join(homes.Root, leadsName))
 	if err != nil {
 		return nil, fmt.Errorf("--sidecar-root: notes of where pods' rules lead: %w", err)
 	}
 	out := &Proxies{
 		cluster: sidecarCluster{c.Pods, profiles, leads},
-		reports: newSidecarReports(mgr.GetClient(), c.Event, c.Node), statuses: &profileStatuses{cache: mgr.GetCache(), client: mgr.GetClient()},
+		reports: newSidecarReports(mgr.GetClient(), c.Event, c.Node), statuses: &profileStatuses{cache: mgr.GetCache(), client: mgr.GetClient(), api: api},
 	}
 	volumes := secretvolume.Volumes{Root: c.Secrets}
 	images := &sidecarImages{runtime: runtime, secrets: volumes, pause: pullPause}
 	out.manager = &sidecars.Manager{
 		Runtime: runtime, Logs: container.Logs{Root: DefaultLogRoot}, Images: images, Prober: &sidecarProber{programs: runtime}, Applications: runtime,
-		Cluster: ownCluster{out.cluster}, Asker: asker{c.Namespaces, homes}, Queues: queues{c.Namespaces},
+		Cluster: ownCluster{out.cluster}, ControlPlanes: out.cluster, Asker: asker{c.Namespaces, homes}, Queues: queues{c.Namespaces},
 		Reporter: ownReporter{out.reports}, Homes: homes, Rollout: &sidecars.Rollouts{},
-		Secrets: &sidecarSecrets{volumes: volumes, audiences: c.TokenAudiences, client: mgr.GetClient()},
+		Secrets: &sidecarSecrets{volumes: volumes, audiences: c.TokenAudiences, client: mgr.GetClient(), configMaps: &configMaps{api: api}},
 	}
 	if err := r.Register(proxyMetrics{out.manager.Figures}); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
@@ -117,7 +121,7 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 	if err := addShared(mgr, r, c, out, runtime); err != nil {
 		return nil, err
 	}
-	elected, err := out.elect(mgr, c)
+	elected, err := newElection(mgr, c, out.statuses.work)
 	if err != nil {
 		return nil, err
 	}
@@ -138,15 +142,6 @@ func concernsNode(node string) predicate.Predicate {
 		now, is := e.ObjectNew.(*v1alpha1.ProxyProfile)
 		return ok && is && !equality.Semantic.DeepEqual(before.Status.Rollout, now.Status.Rollout) && held(before) != held(now)
 	}})
-}
-
-// elect returns the agent's part in the election of the agent that writes the statuses of profiles.
-func (p *Proxies) elect(mgr manager.Manager, c Config) (out election, err error) {
-	p.statuses.api, err = client.NewWithWatch(mgr.GetConfig(), client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
-	if err != nil {
-		return out, fmt.Errorf("make client for ManagedProxies: %w", err)
-	}
-	return newElection(mgr, c, p.statuses.work)
 }
 
 // forgetGone forgets the profiles that were deleted while no agent ran.

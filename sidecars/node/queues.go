@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
 
 	"golang.org/x/sys/unix"
 
@@ -29,6 +31,22 @@ func (q queues) Move(ctx context.Context, s podnet.Sandbox) error {
 		return errors.New("the kernel has no net.ipv4.tcp_migrate_req (Linux 5.14)")
 	} else if err != nil {
 		return fmt.Errorf("set net.ipv4.tcp_migrate_req: %w", err)
+	}
+	return nil
+}
+
+// Close has an Envoy tell the clients of all its connections to open new ones, and then close its listeners.
+func (q queues) Close(ctx context.Context, s podnet.Sandbox, adminPort int32) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	for _, how := range []string{"?graceful", ""} {
+		url := fmt.Sprintf("http://127.0.0.1:%d/drain_listeners%s", adminPort, how)
+		dial := func(ctx context.Context) (net.Conn, error) {
+			return asker{namespaces: q.namespaces}.dial(ctx, s, adminPort)
+		}
+		if err := ask(ctx, http.MethodPost, url, dial); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -56,6 +57,8 @@ type sidecarReport struct {
 	retract bool      // the pod has no proxy any more: the ManagedProxy is to be deleted
 	// told reports whether it was passed on whether the proxy is ready, and ready what was passed on last.
 	told, ready bool
+	// labelled reports whether the pod has the label of setTLSMode by this agent.
+	labelled bool
 }
 
 // writtenProxy is what the API server has of a proxy. It has the sandbox, since the proxy in a pod's next sandbox may have the same status.
@@ -174,6 +177,7 @@ func (r *sidecarReports) work(ctx context.Context, uid string) error {
 		r.reports[uid] = report
 	}
 	r.mu.Unlock()
+	errLabel := r.label(ctx, uid, report) // first: peers learn that the pod is ready, and send mTLS, at once
 	if isNew && r.changed != nil {
 		r.changed(ctx, report.sandbox)
 	}
@@ -182,11 +186,11 @@ func (r *sidecarReports) work(ctx context.Context, uid string) error {
 	}
 	written := writtenProxy{report.sandbox.ID, report.status, why}
 	if !known || report.written == written {
-		return nil
+		return errLabel
 	}
 	object, err := r.write(ctx, report, why)
 	if err != nil {
-		return err
+		return errors.Join(errLabel, err)
 	}
 	if why := report.status.Failure; why != "" && why != report.written.status.Failure {
 		r.event(report.sandbox, ReasonProxyFailed, why)
@@ -200,7 +204,7 @@ func (r *sidecarReports) work(ctx context.Context, uid string) error {
 		now.written, now.object = written, object
 		r.reports[uid] = now
 	}
-	return nil
+	return errLabel
 }
 
 // write applies the ManagedProxy: the object first, then its status, which cannot be written to a missing object. why is part of the message.
@@ -247,6 +251,11 @@ func (r *sidecarReports) write(ctx context.Context, report sidecarReport, why st
 
 // retract deletes a ManagedProxy that this agent has written, and forgets it. A ManagedProxy that was made anew meanwhile stays.
 func (r *sidecarReports) retract(ctx context.Context, uid string, report sidecarReport) error {
+	if report.labelled {
+		if err := r.setTLSMode(ctx, report.sandbox, nil); err != nil {
+			return err
+		}
+	}
 	if report.object != "" {
 		object := &v1alpha1.ManagedProxy{ObjectMeta: metav1.ObjectMeta{Namespace: report.sandbox.Namespace, Name: report.sandbox.Name}}
 		err := r.client.Delete(ctx, object, client.Preconditions{UID: &report.object})
@@ -257,7 +266,7 @@ func (r *sidecarReports) retract(ctx context.Context, uid string, report sidecar
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if now, known := r.reports[uid]; known && !now.retract { // the pod has a proxy again
-		now.written, now.object = writtenProxy{}, ""
+		now.written, now.object, now.labelled = writtenProxy{}, "", false
 		r.reports[uid] = now
 		return nil
 	}

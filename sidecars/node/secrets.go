@@ -32,6 +32,7 @@ type sidecarSecrets struct {
 	// audiences are the allowed audiences of tokens.
 	audiences []string
 	client    client.Client
+	*configMaps
 
 	mu      sync.Mutex
 	failed  time.Time

@@ -33,11 +33,12 @@ func (s *server) definesSidecars(t *testing.T) {
 		return err
 	})
 	t.Run("secrets", func(t *testing.T) { takesSecrets(t, profiles, version.WithKind("ProxyProfile")) })
-	for _, sample := range []string{"proxy-profile.yaml", "proxy-profile-envoy.yaml", "proxy-profile-nginx.yaml", "proxy-profile-shared-envoy.yaml"} {
+	for _, sample := range []string{"proxy-profile.yaml", "proxy-profile-envoy.yaml", "proxy-profile-nginx.yaml", "proxy-profile-istio.yaml", "proxy-profile-shared-envoy.yaml"} {
 		t.Run(sample, func(t *testing.T) { createsSample(t, profiles, sample) })
 	}
 	t.Run("Envoys", func(t *testing.T) { checksEnvoys(t, profiles, version.WithKind("ProxyProfile")) })
 	t.Run("listeners side by side", func(t *testing.T) { checksReusePort(t, profiles, version.WithKind("ProxyProfile")) })
+	t.Run("Istio", func(t *testing.T) { checksIstio(t, profiles, version.WithKind("ProxyProfile")) })
 	t.Run("shared", func(t *testing.T) { checksShared(t, profiles, version.WithKind("ProxyProfile")) })
 	t.Run("counts of proxies", func(t *testing.T) {
 		storesOldStatus(t, client, profiles, "haproxy")

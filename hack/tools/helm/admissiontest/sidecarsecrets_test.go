@@ -18,14 +18,14 @@ func takesSecrets(t *testing.T, profiles dynamic.ResourceInterface, kind schema.
 	}{
 		"secrets of each kind": {
 			given: "{name: a, secret: {name: mesh.example, keys: [tls.crt]}}, " +
-				"{name: b, serviceAccountToken: {audience: istio-ca}, upgradeOnRotation: true}, {name: c, workloadAPI: {hostDirectory: /run/spire/agent-sockets}}",
+				"{name: b, serviceAccountToken: {audience: istio-ca}, upgradeOnRotation: true}, {name: c, workloadAPI: {hostDirectory: /run/spire/agent-sockets}}, {name: d, configMap: {name: istio-ca-root-cert}}",
 			want: "expirationSeconds: 3600",
 		},
 		"a secret that is two things": {
-			given: "{name: a, secret: {name: b}, serviceAccountToken: {audience: c}}", refused: true, want: "exactly one of secret, serviceAccountToken and workloadAPI",
+			given: "{name: a, secret: {name: b}, serviceAccountToken: {audience: c}}", refused: true, want: "exactly one of secret, configMap, serviceAccountToken and workloadAPI",
 		},
 		"a secret that is nothing": {
-			given: "{name: a}", refused: true, want: "exactly one of secret, serviceAccountToken and workloadAPI",
+			given: "{name: a}", refused: true, want: "exactly one of secret, configMap, serviceAccountToken and workloadAPI",
 		},
 		"two secrets of one name": {
 			given: "{name: a, secret: {name: b}}, {name: a, secret: {name: c}}", refused: true, want: "Duplicate value",
@@ -35,6 +35,9 @@ func takesSecrets(t *testing.T, profiles dynamic.ResourceInterface, kind schema.
 		},
 		"a Secret's name that is a path": {
 			given: "{name: a, secret: {name: ../b}}", refused: true, want: "secrets[0].secret.name",
+		},
+		"a ConfigMap's key that is a path": {
+			given: "{name: a, configMap: {name: b, keys: [../c]}}", refused: true, want: "secrets[0].configMap.keys[0]",
 		},
 		"a workload API outside of /run": {
 			given: "{name: a, workloadAPI: {hostDirectory: /etc/kubernetes}}", refused: true, want: "hostDirectory",

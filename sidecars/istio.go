@@ -1,0 +1,158 @@
+package sidecars
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/istio"
+)
+
+const (
+	// istioPod is where pilot-agent finds what the downward API would show of the pod.
+	istioPod = "/etc/istio/pod"
+	// istioSecrets is where it finds the directories istioTokens and istioRoots, with its token and the mesh's root certificate.
+	istioSecrets   = "/var/run/secrets" //nolint:gosec // a path
+	istioTokens    = "tokens"
+	istioTokenFile = "istio-token"
+	istioRoots     = "istio"
+	// istioStop has pilot-agent finish its connections and end.
+	istioStop = "TERM"
+	// istioReady is the page of pilot-agent's status port that Istio's own probe asks, by way of Envoy.
+	istioReady = "/healthz/ready"
+	// istioHealth and istioMetrics are ports of Envoy's that others call.
+	istioHealth, istioMetrics = 15021, 15090
+	// istioFile is the file of IstioFacts.
+	istioFile = "facts.json"
+)
+
+// TLSModeLabel is the label of a pod by which istiod has peers send mTLS to it, with the value TLSModeIstio.
+const (
+	TLSModeLabel = "security.istio.io/tlsMode"
+	TLSModeIstio = "istio"
+)
+
+// istioWritable are the directories that pilot-agent and Envoy write to. Each epoch has its own, since sockets in them have fixed names.
+func istioWritable() []string {
+	return []string{
+		"/etc/istio/proxy", "/var/lib/istio/data",
+		istioSecrets + "/workload-spiffe-uds", istioSecrets + "/workload-spiffe-credentials", istioSecrets + "/credential-uds",
+	}
+}
+
+// IstioFacts is what was computed for an epoch's proxy and is needed while it runs. It is kept in the home, for agents that start later.
+type IstioFacts struct {
+	// StatusPort is pilot-agent's, and AdminPort Envoy's.
+	StatusPort, AdminPort int32
+	// Labels reports whether the pod gets TLSModeLabel: its owner has not chosen another value.
+	Labels bool
+	// Aside says what injection would do for the pod and this proxy does not, or is "".
+	Aside string
+}
+
+// IstioFacts returns what was computed for an epoch's proxy. Of a proxy that is not Istio's nothing was.
+func (h Homes) IstioFacts(s podnet.Sandbox, epoch uint32) IstioFacts {
+	return h.of(keyOf(s)).istioFacts(epoch)
+}
+
+func (h home) istioFacts(epoch uint32) (out IstioFacts) {
+	text, err := os.ReadFile(filepath.Join(h.istio(epoch), istioFile))
+	if err != nil || json.Unmarshal(text, &out) != nil {
+		return IstioFacts{}
+	}
+	return out
+}
+
+// istio is the directory of what only Istio's proxy of an epoch has.
+func (h home) istio(epoch uint32) string { return filepath.Join(h.path, "istio-"+number(epoch)) }
+
+// prepareIstio makes the directories that a computed proxy writes to, anew, and keeps the facts.
+func (h home) prepareIstio(l launch) error {
+	dir, o := h.istio(l.epoch), l.profile.owner()
+	if err := os.RemoveAll(dir); err != nil || l.istio == nil {
+		return err
+	}
+	err := makeDir(dir, o)
+	for _, writable := range istioWritable() {
+		err = errors.Join(err, makeDir(filepath.Join(dir, path.Base(writable)), o))
+	}
+	if err != nil {
+		return err
+	}
+	mode, chosen := l.pod.Labels[TLSModeLabel]
+	return ReplaceFile(filepath.Join(dir, istioFile), IstioFacts{
+		StatusPort: l.istio.StatusPort, AdminPort: l.istio.AdminPort, Labels: !chosen || mode == TLSModeIstio, Aside: strings.Join(l.istio.NotHonoured, "; "),
+	})
+}
+
+// withIstio returns the launch with what Istio's injector would have added to the pod, if the profile names a control plane.
+func (l launch) withIstio(ctx context.Context, from ControlPlanes) (launch, error) {
+	of, p := l.profile.Spec.Istio, *l.profile
+	if of == nil {
+		return l, nil
+	}
+	text, values, err := from.ControlPlane(ctx, *of)
+	if err != nil {
+		return l, err
+	}
+	mesh, err := istio.ParseMesh(text, values)
+	if err != nil {
+		return l, fmt.Errorf("control plane of Istio in namespace %q, revision %q: %w", of.Namespace, of.Revision, err)
+	}
+	proxy, err := mesh.Proxy(istio.Pod{
+		Pod: l.pod, Slot: l.epoch % slots, Revision: of.Revision, Namespace: of.Namespace, Env: l.istioEnv(),
+		CPULimit: amount(p.Spec.Resources.CPULimit, (*resource.Quantity).Value), MemoryLimit: amount(p.Spec.Resources.MemoryLimit, (*resource.Quantity).Value),
+	})
+	if err != nil {
+		return l, fmt.Errorf("proxy of Istio: %w", err)
+	}
+	if p.Spec.Handover == v1alpha1.HandoverReusePort {
+		if proxy.Alone != "" {
+			return l, fmt.Errorf("handover reuse-port: %s; choose a profile with handover none", proxy.Alone)
+		}
+		p.Spec.StopSignal = istioStop
+	}
+	p.Spec.Command, p.Spec.Args = proxy.Command, proxy.Args
+	p.Spec.Secrets = []v1alpha1.SecretSource{{
+		Name: istioTokens, ServiceAccountToken: &v1alpha1.ServiceAccountToken{Audience: proxy.Audience, ExpirationSeconds: proxy.TokenSeconds},
+	}}
+	if proxy.RootCert != "" {
+		p.Spec.Secrets = append(p.Spec.Secrets, v1alpha1.SecretSource{Name: istioRoots, ConfigMap: &v1alpha1.ConfigMapKeys{Name: proxy.RootCert}})
+	}
+	l.profile, l.istio = &p, &proxy
+	return l, nil
+}
+
+// istioEnv is the environment that every proxy gets, and the profile's.
+func (l launch) istioEnv() (out []istio.Variable) {
+	for _, e := range l.env() {
+		name, value, _ := strings.Cut(e, "=")
+		out = append(out, istio.Variable{Name: name, Value: value})
+	}
+	return out
+}
+
+// istioMounts are what a computed proxy sees of the home beside what all proxies see.
+func (l launch) istioMounts(h home) []sidecar.Mount {
+	if l.istio == nil {
+		return nil
+	}
+	out := []sidecar.Mount{{Host: h.files(l.epoch), Container: istioPod, ReadOnly: true, Relabel: true}}
+	for _, s := range l.profile.Spec.Secrets {
+		out = append(out, sidecar.Mount{Host: filepath.Join(h.secrets(l.epoch), s.Name), Container: path.Join(istioSecrets, s.Name), ReadOnly: true, Relabel: true})
+	}
+	for _, dir := range istioWritable() {
+		out = append(out, sidecar.Mount{Host: filepath.Join(h.istio(l.epoch), path.Base(dir)), Container: dir, Relabel: true})
+	}
+	return out
+}

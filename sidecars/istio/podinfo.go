@@ -1,0 +1,55 @@
+package istio
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Labels that the injector adds to a pod.
+const (
+	keyTunnel  = "networking.istio.io/tunnel"
+	keyNetwork = "topology.istio.io/network"
+)
+
+// labels are the pod's with the injector's, which are in the proxy's file only.
+func labels(p Pod, of workload, network string, tunnel bool) map[string]string {
+	out := maps.Clone(p.Pod.Labels)
+	if out == nil {
+		out = map[string]string{}
+	}
+	name := cmp.Or(out["service.istio.io/canonical-name"], out["app.kubernetes.io/name"], out["app"], of.name)
+	out["service.istio.io/canonical-name"] = strings.Trim(name[:min(len(name), 63)], "-_.")
+	out["service.istio.io/canonical-revision"] = cmp.Or(out["service.istio.io/canonical-revision"], out["app.kubernetes.io/version"], out["version"], "latest")
+	out["security.istio.io/tlsMode"] = cmp.Or(out["security.istio.io/tlsMode"], "istio")
+	if tunnel {
+		out[keyTunnel] = cmp.Or(out[keyTunnel], "http")
+	}
+	if network != "" {
+		out[keyNetwork] = network
+	}
+	return out
+}
+
+// annotations are the pod's, without the two whose effect is in PROXY_CONFIG: pilot-agent reads them after it, and slot 1 would have the ports of
+// slot 0.
+func annotations(p Pod) map[string]string {
+	out := map[string]string{"istio.io/rev": cmp.Or(p.Revision, "default")}
+	for key, value := range p.Pod.Annotations {
+		if key != keyConfig && key != keyStatusPort {
+			out[key] = value
+		}
+	}
+	return out
+}
+
+// downward writes a map as the kubelet does into the files of a downward API volume.
+func downward(of map[string]string) string {
+	var lines []string
+	for _, key := range slices.Sorted(maps.Keys(of)) {
+		lines = append(lines, fmt.Sprintf("%s=%q", key, of[key]))
+	}
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,92 @@
+package istio
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+)
+
+// Two proxies side by side need ports of their own where they bind without SO_REUSEPORT:
+//
+//   - pilot-agent's status server (pilot/cmd/pilot-agent/status/server.go), set by ProxyConfig.statusPort
+//   - Envoy's admin interface, on localhost (tools/packaging/common/envoy_bootstrap.json), set by ProxyConfig.proxyAdminPort
+//   - pilot-agent's debug server at 15004 of earlier releases, set by debugPort. In main of August 2026 it is gone
+//
+// 15001, 15006, 15008, 15021, 15090 and the ports ENVOY_SECURE_..._PORT are Envoy's listeners, which have SO_REUSEPORT (enable_reuse_port, on
+// by default): nothing in Istio switches it off. Unix sockets are in volumes of the proxy's own. --stsPort opens nothing since the token server
+// was removed.
+const (
+	statusPort    = "statusPort"
+	adminPort     = "proxyAdminPort"
+	debugPort     = "PROXY_XDS_DEBUG_VIA_AGENT_PORT"
+	keyStatusPort = "status.sidecar.istio.io/port"
+
+	// From these on slot 1 looks for ports: far from all of Istio's.
+	secondStatus, secondAdmin, secondDebug = 15320, 15300, 15304
+)
+
+// place writes a slot's ports into a proxy, its configuration and its environment. Slot 0 has the mesh's, slot 1 none that slot 0, the mesh, a
+// variable or a container of the pod uses.
+func (m *Mesh) place(p Pod, config map[string]any, env *environment, out *Proxy) (err error) {
+	if own, isSet := p.Pod.Annotations[keyStatusPort]; isSet && own != "0" { // pilot/cmd/pilot-agent/config/config.go: it wins
+		config[statusPort] = own
+	}
+	if out.StatusPort, err = port(config, statusPort, 15020); err != nil {
+		return err
+	}
+	if out.AdminPort, err = port(config, adminPort, 15000); err != nil {
+		return err
+	}
+	if p.Slot != 0 {
+		if out.Alone != "" {
+			return fmt.Errorf("no second proxy: %s", out.Alone)
+		}
+		taken := []int32{out.StatusPort, out.AdminPort, m.config.ProxyListenPort, m.config.ProxyInboundListenPort}
+		for _, v := range *env { // ENVOY_STATUS_PORT and the like
+			if n, err := strconv.ParseUint(v.Value, 10, 16); err == nil {
+				taken = append(taken, int32(n))
+			}
+		}
+		for _, c := range slices.Concat(p.Pod.Spec.InitContainers, p.Pod.Spec.Containers) {
+			for _, declared := range c.Ports {
+				taken = append(taken, declared.ContainerPort)
+			}
+		}
+		free := func(n int32) int32 {
+			for slices.Contains(taken, n) {
+				n++
+			}
+			taken = append(taken, n)
+			return n
+		}
+		out.StatusPort, out.AdminPort = free(secondStatus), free(secondAdmin)
+		env.set(debugPort, fmt.Sprint(free(secondDebug)))
+	}
+	config[statusPort], config[adminPort] = out.StatusPort, out.AdminPort
+	return nil
+}
+
+func port(config map[string]any, field string, otherwise int32) (int32, error) {
+	value, isSet := config[field]
+	if !isSet {
+		return otherwise, nil
+	}
+	n, err := strconv.ParseUint(fmt.Sprint(value), 10, 16)
+	if err != nil || n == 0 {
+		return 0, fmt.Errorf("%s is %v (key mesh: defaultConfig, or an annotation: %s, %s), want a port", field, value, keyConfig, keyStatusPort)
+	}
+	return int32(n), nil
+}
+
+// alone says why no second proxy can run beside this one, or "". The DNS server (pkg/dns/client/proxy.go) listens without SO_REUSEPORT, and
+// DNS capture knows one port.
+func alone(env environment) string {
+	for _, name := range []string{"ISTIO_META_DNS_CAPTURE", "ISTIO_META_ENABLE_DNS_SERVER"} {
+		if on, err := strconv.ParseBool(env.get(name)); err == nil && on {
+			address := cmp.Or(env.get("DNS_PROXY_ADDR"), "localhost:15053")
+			return fmt.Sprintf("%s is %s, and the DNS server's address %s cannot be opened twice", name, env.get(name), address)
+		}
+	}
+	return ""
+}

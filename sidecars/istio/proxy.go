@@ -1,0 +1,150 @@
+package istio
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	keyMode = "sidecar.istio.io/interceptionMode"
+	tproxy  = "TPROXY"
+)
+
+// Proxy computes how pilot-agent runs for a pod, by Istio's template manifests/charts/istio-control/istio-discovery/files/injection-template.yaml.
+// Its errors name the setting and its value.
+func (m *Mesh) Proxy(p Pod) (Proxy, error) {
+	config, err := m.proxyConfig(p.Pod.Annotations)
+	if err != nil {
+		return Proxy{}, err
+	}
+	of, network := workloadOf(p.Pod), cmp.Or(p.Pod.Labels[keyNetwork], m.values.Global.Network)
+	env := m.identity(p)
+	if err := m.describe(&env, p, of, network); err != nil {
+		return Proxy{}, err
+	}
+	env.set("ISTIO_META_INTERCEPTION_MODE", cmp.Or(p.Pod.Annotations[keyMode], text(config["interceptionMode"]), "REDIRECT"))
+	if env.get("ISTIO_META_INTERCEPTION_MODE") == tproxy {
+		env.set("ISTIO_META_INTERCEPTION_MODE", "REDIRECT")
+	}
+	// Of two proxies the old one gets TERM, and is to finish its connections, not to end after terminationDrainDuration (pkg/envoy/agent.go).
+	env.set("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "true")
+	more := cloned(config[proxyMetadata])
+	for _, name := range slices.Sorted(maps.Keys(more)) {
+		env.set(name, env.expand(text(more[name])))
+	}
+	for _, v := range p.Env {
+		env.set(v.Name, v.Value)
+	}
+	out := Proxy{
+		Command: []string{"/usr/local/bin/pilot-agent"}, Args: m.args(p.Pod), Alone: alone(env), NotHonoured: m.notHonoured(p, config),
+		Files: map[string]string{
+			"/etc/istio/pod/labels":      downward(labels(p, of, network, more[hbone] == "true")),
+			"/etc/istio/pod/annotations": downward(annotations(p)),
+		},
+		Audience: cmp.Or(m.values.Global.SDS.Token.Aud, "istio-ca"), TokenSeconds: 43200,
+	}
+	if m.values.Global.PilotCertProvider == "istiod" {
+		out.RootCert = cmp.Or(m.values.Global.TrustBundleName, "istio-ca-root-cert")
+	}
+	if err := m.place(p, config, &env, &out); err != nil {
+		return Proxy{}, err
+	}
+	raw, err := json.Marshal(config)
+	if err != nil {
+		return Proxy{}, fmt.Errorf("write PROXY_CONFIG: %w", err)
+	}
+	env.set("PROXY_CONFIG", env.expand(string(raw)))
+	out.Env = env
+	return out, nil
+}
+
+func (m *Mesh) args(pod *corev1.Pod) []string {
+	g := m.values.Global
+	annotation := func(key, otherwise string) string {
+		if value, isSet := pod.Annotations[key]; isSet {
+			return value
+		}
+		return otherwise
+	}
+	args := []string{
+		"proxy", "sidecar",
+		"--domain", pod.Namespace + ".svc." + cmp.Or(g.Proxy.ClusterDomain, "cluster.local"),
+		"--proxyLogLevel=" + annotation("sidecar.istio.io/logLevel", g.Proxy.LogLevel),
+		"--proxyComponentLogLevel=" + annotation("sidecar.istio.io/componentLogLevel", g.Proxy.ComponentLogLevel),
+		"--log_output_level=" + annotation("sidecar.istio.io/agentLogLevel", g.Logging.Level),
+	}
+	if g.STS.ServicePort != 0 {
+		args = append(args, fmt.Sprintf("--stsPort=%d", g.STS.ServicePort))
+	}
+	if g.LogAsJSON {
+		args = append(args, "--log_as_json")
+	}
+	if g.Proxy.OutlierLogPath != "" {
+		args = append(args, "--outlierLogPath="+g.Proxy.OutlierLogPath)
+	}
+	return args
+}
+
+// identity is who the proxy is, to whom it proves it, and what it may use.
+func (m *Mesh) identity(p Pod) (env environment) {
+	g, istiod := m.values.Global, "istiod"
+	if m.values.Revision != "" {
+		istiod += "-" + m.values.Revision
+	}
+	env.set("PILOT_CERT_PROVIDER", g.PilotCertProvider)
+	env.set("CA_ADDR", cmp.Or(g.CAAddress, fmt.Sprintf("%s.%s.svc:15012", istiod, cmp.Or(g.IstioNamespace, p.Namespace))))
+	env.set("POD_NAME", p.Pod.Name)
+	env.set("POD_NAMESPACE", p.Pod.Namespace)
+	env.set("INSTANCE_IP", p.Pod.Status.PodIP)
+	env.set("SERVICE_ACCOUNT", p.Pod.Spec.ServiceAccountName)
+	env.set("HOST_IP", p.Pod.Status.HostIP)
+	env.set("TRUST_DOMAIN", m.config.TrustDomain)
+	if p.CPULimit > 0 {
+		env.set("ISTIO_CPU_LIMIT", fmt.Sprint(p.CPULimit)) // Envoy's workers, if the configuration has no concurrency
+		env.set("GOMAXPROCS", fmt.Sprint(p.CPULimit))
+	}
+	if p.MemoryLimit > 0 {
+		env.set("GOMEMLIMIT", fmt.Sprint(p.MemoryLimit))
+	}
+	if policy := text(m.values.Pilot.Env["COMPLIANCE_POLICY"]); policy != "" {
+		env.set("COMPLIANCE_POLICY", policy)
+		if policy == "fips-140-3" {
+			env.set("GODEBUG", "fips140=only")
+		}
+	}
+	return env
+}
+
+// describe adds what istiod learns about the pod.
+func (m *Mesh) describe(env *environment, p Pod, of workload, network string) error {
+	names, declared := []string{}, []corev1.ContainerPort{}
+	for _, c := range p.Pod.Spec.Containers {
+		names, declared = append(names, c.Name), append(declared, c.Ports...)
+	}
+	raw, err := json.Marshal(declared)
+	if err != nil {
+		return fmt.Errorf("write ISTIO_META_POD_PORTS: %w", err)
+	}
+	env.set("ISTIO_META_POD_PORTS", string(raw))
+	env.set("ISTIO_META_APP_CONTAINERS", strings.Join(names, ","))
+	env.set("ISTIO_META_CLUSTER_ID", cmp.Or(m.values.Global.MultiCluster.ClusterName, "Kubernetes"))
+	env.set("ISTIO_META_NODE_NAME", p.Pod.Spec.NodeName)
+	env.set("ISTIO_META_MESH_ID", cmp.Or(m.values.Global.MeshID, m.config.TrustDomain))
+	env.set("ISTIO_META_WORKLOAD_NAME", cmp.Or(p.Pod.Labels["service.istio.io/workload-name"], of.name))
+	env.set("ISTIO_META_OWNER", fmt.Sprintf("kubernetes://apis/%s/namespaces/%s/%ss/%s", of.apiVersion, p.Pod.Namespace, strings.ToLower(of.kind), of.name))
+	if network != "" {
+		env.set("ISTIO_META_NETWORK", network)
+	}
+	return nil
+}
+
+func text(value any) string {
+	s, _ := value.(string)
+	return s
+}

@@ -1,0 +1,255 @@
+package sidecars
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// meshed is what a fakeNode has of Istio.
+type meshed struct {
+	mesh, values string
+	fails        error             // of reads of the control plane
+	roots        map[string][]byte // the ConfigMap with the root certificate
+	labels       map[string]string // of the pod
+	annotations  map[string]string
+	closed       []int32 // admin ports of Envoys that were told to close their listeners
+}
+
+func (n *fakeNode) ControlPlane(_ context.Context, of v1alpha1.Istio) (mesh, values string, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if of != (v1alpha1.Istio{Revision: "1-31", Namespace: "istio-system"}) {
+		return "", "", errors.New("another control plane")
+	}
+	return n.meshed.mesh, n.meshed.values, n.meshed.fails
+}
+
+func (n *fakeNode) ConfigMap(_ context.Context, namespace string, want v1alpha1.ConfigMapKeys) (map[string][]byte, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.meshed.roots == nil || namespace != "shop" || want.Name != "istio-ca-root-cert" {
+		return nil, errors.New("it is not there")
+	}
+	return maps.Clone(n.meshed.roots), nil
+}
+
+func (n *fakeNode) Close(_ context.Context, _ podnet.Sandbox, adminPort int32) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.meshed.closed = append(n.meshed.closed, adminPort)
+	return n.call("close")
+}
+
+// withMesh gives the node a control plane, and a profile with its proxy.
+func withMesh(n *fakeNode) {
+	n.sharePorts()
+	n.vault.lifetime = time.Hour
+	n.meshed = meshed{
+		mesh:   "trustDomain: cluster.local\ndefaultConfig: {discoveryAddress: 'istiod.istio-system.svc:15012'}\n",
+		values: `{"global":{"istioNamespace":"istio-system","pilotCertProvider":"istiod","proxy":{"logLevel":"warning"},"sds":{"token":{"aud":"istio-ca"}}}}`,
+		roots:  map[string][]byte{"root-cert.pem": []byte("root-1")},
+	}
+	spec := &n.profile.Spec
+	spec.Istio = &v1alpha1.Istio{Revision: "1-31", Namespace: "istio-system"}
+	spec.StopSignal, spec.Args, spec.Files, spec.Readiness.HTTPGet = "", nil, nil, nil
+	spec.Env = []v1alpha1.EnvVar{{Name: "POD_NAME", Value: "mine"}}
+}
+
+// meshedly runs f with an agent whose one pod has had a second to get Istio's proxy. prepare, if not nil, changes the node before.
+func meshedly(t *testing.T, prepare func(n *fakeNode), f func(t *testing.T, n *fakeNode, agent func() (*Manager, func()), m *Manager)) {
+	t.Helper()
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		withMesh(n)
+		if prepare != nil {
+			prepare(n)
+		}
+		m, stop := agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		f(t, n, agent, m)
+	})
+}
+
+// host returns the node's path of what a proxy sees at a path.
+func (n *fakeNode) host(t *testing.T, id, at string, readOnly bool) string {
+	t.Helper()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, m := range n.containers[id].spec.Mounts {
+		if rest, below := strings.CutPrefix(at, m.Container); below && m.Container != "/" && m.ReadOnly == readOnly && (rest == "" || rest[0] == '/') {
+			return filepath.Join(m.Host, rest)
+		}
+	}
+	t.Fatalf("%s sees nothing at %s, read-only %t: %v", id, at, readOnly, n.containers[id].spec.Mounts)
+	return ""
+}
+
+func (n *fakeNode) mustRead(t *testing.T, id, at, want string) {
+	t.Helper()
+	text, err := os.ReadFile(n.host(t, id, at, true))
+	if err != nil || !strings.Contains(string(text), want) {
+		t.Errorf("%s reads %q at %s, error %v; want %q", id, text, at, err, want)
+	}
+}
+
+func TestIstio_newPod_proxyIsAsInjected(t *testing.T) {
+	meshedly(t, func(n *fakeNode) { n.meshed.labels = map[string]string{"app": "cart"} }, func(t *testing.T, n *fakeNode, _ func() (*Manager, func()), m *Manager) {
+		if said := n.mustSay(t, "u1", v1alpha1.Running, true); !said.Labels {
+			t.Errorf("the pod gets no label: %+v", said)
+		}
+		spec := n.containers["c001"].spec
+		if path.Base(spec.Command[0]) != "pilot-agent" || !slices.Equal(spec.Args[:2], []string{"proxy", "sidecar"}) || spec.StopSignal != "TERM" || spec.Hash != HashOf(n.profile.Spec) {
+			t.Errorf("it is made from %+v", spec)
+		}
+		for _, want := range []string{"SIDECAR_EPOCH=0", "POD_NAME=mine", "POD_NAMESPACE=shop", "INSTANCE_IP=10.0.0.1"} {
+			if !slices.Contains(spec.Env, want) {
+				t.Errorf("the environment %q has no %s", spec.Env, want)
+			}
+		}
+		n.mustRead(t, "c001", "/etc/istio/pod/labels", `app="cart"`)
+		n.mustRead(t, "c001", "/var/run/secrets/tokens/istio-token", "token-1-u1-istio-ca")
+		n.mustRead(t, "c001", "/var/run/secrets/istio/root-cert.pem", "root-1")
+		for _, dir := range istioWritable() {
+			if err := os.WriteFile(filepath.Join(n.host(t, "c001", dir, false), "SDS"), nil, 0o600); err != nil {
+				t.Error(err)
+			}
+		}
+		if facts := m.Homes.IstioFacts(sandboxOf("u1"), 0); facts.StatusPort != 15020 || facts.AdminPort != 15000 {
+			t.Errorf("it is asked by %+v", facts)
+		}
+	})
+}
+
+// A new root certificate is seen by the proxy that runs, and a new token under the name that pilot-agent reads.
+func TestIstio_rotation_reachesRunningProxy(t *testing.T) {
+	meshedly(t, nil, func(t *testing.T, n *fakeNode, _ func() (*Manager, func()), _ *Manager) {
+		n.change(func() { n.meshed.roots = map[string][]byte{"root-cert.pem": []byte("root-2")} })
+		after(20 * time.Second)
+		n.mustRead(t, "c001", "/var/run/secrets/istio/root-cert.pem", "root-2")
+		after(time.Hour)
+		n.mustRead(t, "c001", "/var/run/secrets/tokens/istio-token", "token-2-u1-istio-ca")
+		if len(n.containers) != 1 {
+			t.Errorf("%d proxies were made", len(n.containers))
+		}
+	})
+}
+
+// A proxy does not start without what it needs. The ManagedProxy says what that is, and the proxy starts once it is there.
+func TestIstio_somethingIsMissing_saysWhatAndStartsLater(t *testing.T) {
+	for name, c := range map[string]struct {
+		misses, mends func(*fakeNode)
+		want          string
+	}{
+		"no control plane": {
+			func(n *fakeNode) { n.meshed.fails = errors.New("there is no ConfigMap istio-system/istio-1-31") },
+			func(n *fakeNode) { n.meshed.fails = nil }, "there is no ConfigMap istio-system/istio-1-31",
+		},
+		"values that cannot be read": {
+			func(n *fakeNode) { n.meshed.values = "{" }, withMesh, `control plane of Istio in namespace "istio-system", revision "1-31": `,
+		},
+		"no root certificate": {
+			func(n *fakeNode) { n.meshed.roots = nil }, withMesh, `ConfigMap "istio-ca-root-cert" of the pod's namespace: it is not there`,
+		},
+		"a DNS server that cannot be there twice": {
+			func(n *fakeNode) {
+				n.profile.Spec.Env = []v1alpha1.EnvVar{{Name: "ISTIO_META_DNS_CAPTURE", Value: "true"}}
+			},
+			func(n *fakeNode) { n.profile.Spec.Handover = v1alpha1.HandoverNone }, "choose a profile with handover none",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			meshedly(t, c.misses, func(t *testing.T, n *fakeNode, _ func() (*Manager, func()), m *Manager) {
+				if said := n.mustSay(t, "u1", v1alpha1.Failed, false); !strings.Contains(said.Message, c.want) || len(n.containers) != 0 {
+					t.Errorf("it says %+v, want %q", said, c.want)
+				}
+				n.change(func() { c.mends(n) })
+				m.Notify("")
+				after(20 * time.Second)
+				n.mustSay(t, "u1", v1alpha1.Running, true)
+			})
+		})
+	}
+}
+
+// By the signal alone pilot-agent has Envoy keep its listeners for as long as it runs.
+func TestIstio_upgrade_oldEnvoyClosesItsListeners(t *testing.T) {
+	meshedly(t, nil, func(t *testing.T, n *fakeNode, agent func() (*Manager, func()), m *Manager) {
+		n.changeTo(m, 2)
+		after(5 * time.Second)
+		n.mustServe(t, []string{"u1"}, 2)
+		first, second := m.Homes.IstioFacts(sandboxOf("u1"), 0), m.Homes.IstioFacts(sandboxOf("u1"), 1)
+		if second.StatusPort == 15020 || second.AdminPort == 15000 || second.AdminPort == 0 || !slices.Equal(n.meshed.closed, []int32{15000}) {
+			t.Errorf("asked by %+v, then %+v; closed: %v", first, second, n.meshed.closed)
+		}
+		n.change(func() { n.failures["close"] = errors.New("it hangs") })
+		n.changeTo(m, 3)
+		after(10 * time.Second)
+		n.mustServe(t, []string{"u1"}, 3)
+		if left, err := filepath.Glob(filepath.Join(m.Homes.of(keyOf(sandboxOf("u1"))).path, "istio-*")); err != nil || len(left) != 1 {
+			t.Errorf("left of the proxies: %v, %v", left, err)
+		}
+	})
+}
+
+// The next agent asks and reports as the one that made the proxy.
+func TestIstio_agentRestarts_knowsWhatWasComputed(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		withMesh(n)
+		n.meshed.annotations = map[string]string{"inject.istio.io/templates": "mine"}
+		m, stop := agent()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		first := n.mustSay(t, "u1", v1alpha1.Running, true)
+		stop()
+		n.change(func() { clear(n.said); n.meshed.fails = errors.New("away") })
+		m, stop = agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		if next := n.mustSay(t, "u1", v1alpha1.Running, true); next != first || !strings.Contains(next.Message, "templates mine") {
+			t.Errorf("said %+v, then %+v", first, next)
+		}
+	})
+}
+
+// What the pod's owner says about mTLS stays.
+func TestIstio_ownersTLSMode_stays(t *testing.T) {
+	for mode, want := range map[string]bool{"disabled": false, "istio": true} {
+		meshedly(t, func(n *fakeNode) { n.meshed.labels = map[string]string{TLSModeLabel: mode} }, func(t *testing.T, n *fakeNode, _ func() (*Manager, func()), _ *Manager) {
+			if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Labels != want {
+				t.Errorf("%s: label %t", mode, said.Labels)
+			}
+		})
+	}
+}
+
+// Slots have ports of their own for what cannot be shared: the profile names none of them, and all that both have.
+func TestIstio_ports_areTheProxys(t *testing.T) {
+	n := newNode()
+	withMesh(n)
+	p, err := Compile(&n.profile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Ports(); !slices.Equal(got, []uint16{15001, 15006, 15021, 15090}) {
+		t.Errorf("ports %v", got)
+	}
+	if got := p.Question(IsReady, 1); got.HTTPGet == nil || got.HTTPGet.Path != "/healthz/ready" {
+		t.Errorf("it is asked %+v", got)
+	}
+	if got := (launch{profile: p, pod: thePod()}).istioMounts(home{"/h"}); got != nil {
+		t.Errorf("mounts of a proxy that was not computed: %v", got)
+	}
+}

@@ -1,0 +1,152 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	retrywatch "k8s.io/client-go/tools/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"istio-pod-network-controller/api/v1alpha1"
+)
+
+const (
+	// readTimeout bounds the first read of a ConfigMap: a worker that restarts proxies waits for it.
+	readTimeout = 5 * time.Second
+	// followFor is how long a ConfigMap is followed without a read. Those of proxies that run are read at least every minute.
+	followFor = 5 * time.Minute
+)
+
+// configMaps has the ConfigMaps that proxies of the node are given:
+//
+//   - The first read lists the object alone, which the agent's rights name, and begins to watch it.
+//   - Later reads make no request. A change is there as soon as the API server tells it.
+//   - Without a read for followFor the watch ends. So it does with the object, and if the API server has forgotten where it was: the next read is
+//     a first one again.
+type configMaps struct {
+	api client.WithWatch
+
+	mu    sync.Mutex
+	known map[types.NamespacedName]followedMap
+}
+
+// followedMap is a ConfigMap that is watched until idle fires.
+type followedMap struct {
+	values map[string][]byte
+	idle   *time.Timer
+}
+
+// ConfigMap returns the values of a ConfigMap's keys. Without keys it returns all.
+func (c *configMaps) ConfigMap(ctx context.Context, namespace string, want v1alpha1.ConfigMapKeys) (map[string][]byte, error) {
+	all, err := c.read(ctx, types.NamespacedName{Namespace: namespace, Name: want.Name})
+	if err != nil || len(want.Keys) == 0 {
+		return all, err
+	}
+	out := map[string][]byte{}
+	for _, key := range want.Keys {
+		value, has := all[key]
+		if !has {
+			return nil, fmt.Errorf("it has no key %q", key)
+		}
+		out[key] = value
+	}
+	return out, nil
+}
+
+func (c *configMaps) read(ctx context.Context, key types.NamespacedName) (map[string][]byte, error) {
+	c.mu.Lock()
+	known, follows := c.known[key]
+	if follows {
+		known.idle.Reset(followFor)
+	}
+	c.mu.Unlock()
+	if follows {
+		return known.values, nil
+	}
+	asked, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var found corev1.ConfigMapList
+	err := c.api.List(asked, &found, client.InNamespace(key.Namespace), client.MatchingFieldsSelector{Selector: nameOnly(key)})
+	switch {
+	case apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("%w: name it in the chart's value sidecars.configMaps", err)
+	case err != nil:
+		return nil, err
+	case len(found.Items) == 0:
+		return nil, errors.New("it is not there")
+	}
+	values := contentOf(&found.Items[0])
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, follows := c.known[key]; !follows { // another worker may have been faster
+		whole, stop := context.WithCancel(context.WithoutCancel(ctx))
+		if c.known == nil {
+			c.known = map[types.NamespacedName]followedMap{}
+		}
+		c.known[key] = followedMap{values, time.AfterFunc(followFor, stop)}
+		go c.follow(whole, stop, key, found.ResourceVersion)
+	}
+	return values, nil
+}
+
+func nameOnly(key types.NamespacedName) fields.Selector {
+	return fields.OneTermEqualSelector(metav1.ObjectNameField, key.Name)
+}
+
+func contentOf(object *corev1.ConfigMap) map[string][]byte {
+	out := map[string][]byte{}
+	for key, text := range object.Data {
+		out[key] = []byte(text)
+	}
+	for key, value := range object.BinaryData {
+		out[key] = value
+	}
+	return out
+}
+
+// follow keeps what is known of a ConfigMap up to date until its watch ends.
+func (c *configMaps) follow(ctx context.Context, stop context.CancelFunc, key types.NamespacedName, version string) {
+	defer stop()
+	err := c.watch(ctx, key, version)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.known[key].idle.Stop()
+	delete(c.known, key)
+	log.FromContext(ctx).V(1).Info("ConfigMap of proxies no longer watched", "configMap", key, "reason", fmt.Sprint(err))
+}
+
+func (c *configMaps) watch(ctx context.Context, key types.NamespacedName, version string) error {
+	watcher, err := retrywatch.NewRetryWatcherWithContext(ctx, version, &cache.ListWatch{
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return c.api.Watch(ctx, &corev1.ConfigMapList{}, &client.ListOptions{Namespace: key.Namespace, FieldSelector: nameOnly(key), Raw: &o})
+		},
+	})
+	if err != nil {
+		return err
+	}
+	defer watcher.Stop()
+	for event := range watcher.ResultChan() {
+		object, ok := event.Object.(*corev1.ConfigMap)
+		if !ok || event.Type == watch.Bookmark {
+			continue
+		}
+		if event.Type == watch.Deleted {
+			return errors.New("it was deleted")
+		}
+		c.mu.Lock()
+		c.known[key] = followedMap{contentOf(object), c.known[key].idle}
+		c.mu.Unlock()
+	}
+	return ctx.Err()
+}

@@ -1,0 +1,142 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"istio-pod-network-controller/api/v1alpha1"
+)
+
+// mapAPI is an API server with one ConfigMap, or without it.
+type mapAPI struct {
+	mu     sync.Mutex
+	object *corev1.ConfigMap
+	fails  error
+	lists  int
+	asked  []string // by lists and watches
+	tells  *watch.FakeWatcher
+}
+
+func (a *mapAPI) client() client.WithWatch {
+	note := func(options []client.ListOption) {
+		o := (&client.ListOptions{}).ApplyOptions(options)
+		a.asked = append(a.asked, o.Namespace+" "+o.FieldSelector.String())
+	}
+	return interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+		List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.lists++
+			note(options)
+			found, ok := list.(*corev1.ConfigMapList)
+			if !ok {
+				return errors.New("asked for something else")
+			}
+			if found.ResourceVersion = "7"; a.object != nil {
+				found.Items = []corev1.ConfigMap{*a.object}
+			}
+			return a.fails
+		},
+		Watch: func(_ context.Context, _ client.WithWatch, _ client.ObjectList, options ...client.ListOption) (watch.Interface, error) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			note(options)
+			a.tells = watch.NewFake()
+			return a.tells, nil
+		},
+	})
+}
+
+func rootCert(text, version string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "istio-ca-root-cert", ResourceVersion: version},
+		Data:       map[string]string{"root-cert.pem": text}, BinaryData: map[string][]byte{"crl": {1}},
+	}
+}
+
+// mustHave reads the ConfigMap as workers do.
+func (c *configMaps) mustHave(t *testing.T, want string) {
+	t.Helper()
+	got, err := c.ConfigMap(t.Context(), "shop", v1alpha1.ConfigMapKeys{Name: "istio-ca-root-cert"})
+	if err != nil || string(got["root-cert.pem"]) != want || len(got["crl"]) != 1 {
+		t.Errorf("read %q, error %v; want %q", got, err, want)
+	}
+}
+
+// One object is listed and watched once, whatever the number of reads. A change is there at once.
+func TestConfigMap_changes_areReadWithoutRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &mapAPI{object: rootCert("one", "5")}
+		c := &configMaps{api: api.client()}
+		for range 100 {
+			c.mustHave(t, "one")
+			<-time.After(time.Minute)
+		}
+		api.tells.Modify(rootCert("two", "8"))
+		synctest.Wait()
+		c.mustHave(t, "two")
+		want := "shop metadata.name=istio-ca-root-cert"
+		if api.lists != 1 || len(api.asked) != 2 || api.asked[0] != want || api.asked[1] != want {
+			t.Errorf("%d lists; asked %q", api.lists, api.asked)
+		}
+		<-time.After(followFor + time.Second)
+		synctest.Wait()
+		if len(c.known) != 0 {
+			t.Error("it is followed though nobody reads it")
+		}
+		api.object = rootCert("three", "9")
+		c.mustHave(t, "three")
+		<-time.After(followFor + time.Second) // the watch ends with the test
+	})
+}
+
+func TestConfigMap_deletedAndMadeAnew_isReadAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &mapAPI{object: rootCert("one", "5")}
+		c := &configMaps{api: api.client()}
+		c.mustHave(t, "one")
+		synctest.Wait()
+		api.object = nil
+		api.tells.Delete(rootCert("one", "8"))
+		synctest.Wait()
+		if _, err := c.ConfigMap(t.Context(), "shop", v1alpha1.ConfigMapKeys{Name: "istio-ca-root-cert"}); err == nil || err.Error() != "it is not there" {
+			t.Errorf("error %v", err)
+		}
+		api.object = rootCert("two", "9")
+		c.mustHave(t, "two")
+		<-time.After(followFor + time.Second)
+	})
+}
+
+func TestConfigMap_cannotBeRead_saysWhatToDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &mapAPI{object: rootCert("one", "5"), fails: apierrors.NewForbidden(corev1.Resource("configmaps"), "a", errors.New("no"))}
+		c := &configMaps{api: api.client()}
+		want := v1alpha1.ConfigMapKeys{Name: "a", Keys: []string{"ca.crt"}}
+		if _, err := c.ConfigMap(t.Context(), "shop", want); err == nil || !strings.Contains(err.Error(), "name it in the chart's value sidecars.configMaps") {
+			t.Errorf("error %v", err)
+		}
+		api.fails = nil
+		if _, err := c.ConfigMap(t.Context(), "shop", want); err == nil || err.Error() != `it has no key "ca.crt"` {
+			t.Errorf("error %v", err)
+		}
+		want.Keys = []string{"root-cert.pem"}
+		if got, err := c.ConfigMap(t.Context(), "shop", want); err != nil || len(got) != 1 {
+			t.Errorf("one key: %q, error %v", got, err)
+		}
+		<-time.After(followFor + time.Second)
+	})
+}

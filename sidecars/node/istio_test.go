@@ -1,0 +1,91 @@
+package node
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/test/kerneltest"
+)
+
+// Istio's proxy is asked, and told to close its listeners, at the ports that were computed for its epoch.
+func TestIstio_portsOfTheEpoch_areUsed(t *testing.T) {
+	ns := kerneltest.New(t)
+	asked := make(chan string, 10)
+	server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked <- r.Method + " " + r.RequestURI
+	})}
+	t.Cleanup(func() { _ = server.Close() })
+	listener := kerneltest.ListenTCP(t, ns, kerneltest.Owner{}, false, "127.0.0.1:15320")
+	go func() { _ = server.Serve(listener) }()
+	s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u1", ID: "s1", NetNS: ns.Path()}
+	homes := sidecars.Homes{Root: t.TempDir()}
+	dir := filepath.Join(homes.Root, "u1.s1", "istio-1")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := sidecars.ReplaceFile(filepath.Join(dir, "facts.json"), sidecars.IstioFacts{StatusPort: 15320, AdminPort: 15320}); err != nil {
+		t.Fatal(err)
+	}
+	p := &sidecars.Profile{Spec: v1alpha1.ProxyProfileSpec{Istio: &v1alpha1.Istio{}}}
+	a := asker{namespaces: namespaces(t), homes: homes}
+	if err := a.Ask(t.Context(), s, p, 1, sidecars.IsReady); err != nil {
+		t.Error(err)
+	}
+	if err := (queues{a.namespaces}).Close(t.Context(), s, 15320); err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{"GET /healthz/ready", "POST /drain_listeners?graceful", "POST /drain_listeners"} {
+		if got := <-asked; got != want {
+			t.Errorf("asked %q, want %q", got, want)
+		}
+	}
+	p.Spec.RunAsUser = 7000 // the server is another user's
+	if err := a.Ask(t.Context(), s, p, 1, sidecars.IsReady); err == nil || !strings.Contains(err.Error(), "listens on port 15320") {
+		t.Errorf("its port is taken: %v", err)
+	}
+}
+
+func TestControlPlane_revision_namesItsConfigMaps(t *testing.T) {
+	named := func(name, key, text string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "mesh", Name: name}, Data: map[string]string{key: text}}
+	}
+	live := fake.NewClientBuilder().WithObjects(
+		named("istio", "mesh", "m"), named("istio-sidecar-injector", "values", "v"), named("istio-1-31", "mesh", "m31"), named("istio-sidecar-injector-1-31", "values", "v31"),
+		named("istio-half", "mesh", "m"),
+	).Build()
+	c := sidecarCluster{pods: controllers.Reader{Live: live}}
+	for revision, want := range map[string]string{
+		"": "m v ", "1-31": "m31 v31 ", "half": `  there is no ConfigMap mesh/istio-sidecar-injector-half: Istio's control plane with revision "half" is not there, see spec.istio of the profile`,
+		"1-30": `  there is no ConfigMap mesh/istio-1-30: Istio's control plane with revision "1-30" is not there, see spec.istio of the profile`,
+	} {
+		mesh, values, err := c.ControlPlane(t.Context(), v1alpha1.Istio{Namespace: "mesh", Revision: revision})
+		got := mesh + " " + values + " "
+		if err != nil {
+			got += err.Error()
+		}
+		if got != want {
+			t.Errorf("revision %q: %q, want %q", revision, got, want)
+		}
+	}
+}
+
+// As Istio's injector does, so that health and metrics are answered without mTLS.
+func TestManagedProxy_istio_excludesItsPorts(t *testing.T) {
+	spec := v1alpha1.ProxyProfileSpec{Istio: &v1alpha1.Istio{}, Network: v1alpha1.Network{ExcludeInboundPorts: []int32{9000}}}
+	if got := managedProxy("istio", spec); !slices.Equal(got.ExcludeInboundPorts, []uint16{9000, 15020, 15021, 15090}) {
+		t.Errorf("%v", got.ExcludeInboundPorts)
+	}
+}
