@@ -21,7 +21,7 @@ type Mesh struct {
 type meshConfig struct {
 	TrustDomain                             string
 	DefaultConfig                           map[string]any
-	ProxyListenPort, ProxyInboundListenPort int32
+	ProxyListenPort, ProxyInboundListenPort json.Number // Istio takes numbers in quotes, too
 	EnablePrometheusMerge                   bool
 	ExtensionProviders                      []struct {
 		Opentelemetry struct{ ServiceAttributeEnrichment string }
@@ -38,7 +38,7 @@ type values struct {
 
 		Logging      struct{ Level string }
 		MultiCluster struct{ ClusterName string }
-		STS          struct{ ServicePort int32 }
+		STS          struct{ ServicePort json.Number }
 		SDS          struct{ Token struct{ Aud string } }
 		Proxy        struct {
 			ClusterDomain, ComponentLogLevel, LogLevel, OutlierLogPath, Tracer string

@@ -42,9 +42,12 @@ func (m *Mesh) place(p Pod, config map[string]any, env *environment, out *Proxy)
 		if out.Alone != "" {
 			return fmt.Errorf("no second proxy: %s", out.Alone)
 		}
-		taken := []int32{out.StatusPort, out.AdminPort, m.config.ProxyListenPort, m.config.ProxyInboundListenPort}
+		taken, numbers := []int32{out.StatusPort, out.AdminPort}, []string{m.config.ProxyListenPort.String(), m.config.ProxyInboundListenPort.String()}
 		for _, v := range *env { // ENVOY_STATUS_PORT and the like
-			if n, err := strconv.ParseUint(v.Value, 10, 16); err == nil {
+			numbers = append(numbers, v.Value)
+		}
+		for _, text := range numbers {
+			if n, err := strconv.ParseUint(text, 10, 16); err == nil {
 				taken = append(taken, int32(n))
 			}
 		}

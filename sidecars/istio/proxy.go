@@ -79,8 +79,8 @@ func (m *Mesh) args(pod *corev1.Pod) []string {
 		"--proxyComponentLogLevel=" + annotation("sidecar.istio.io/componentLogLevel", g.Proxy.ComponentLogLevel),
 		"--log_output_level=" + annotation("sidecar.istio.io/agentLogLevel", g.Logging.Level),
 	}
-	if g.STS.ServicePort != 0 {
-		args = append(args, fmt.Sprintf("--stsPort=%d", g.STS.ServicePort))
+	if port := g.STS.ServicePort; port != "" && port != "0" {
+		args = append(args, "--stsPort="+port.String())
 	}
 	if g.LogAsJSON {
 		args = append(args, "--log_as_json")

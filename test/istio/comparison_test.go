@@ -43,7 +43,7 @@ type comparison struct {
 }
 
 // compute is what the proxy manager computes by the ConfigMaps of an installation. The profile has the injected container's limits.
-func (i *istio) compute(t *testing.T, pod *corev1.Pod, container *corev1.Container) sidecaristio.Proxy {
+func (i *istio) compute(t *testing.T, pod *corev1.Pod, container *corev1.Container, slot uint32) sidecaristio.Proxy {
 	t.Helper()
 	suffix := ""
 	if i.revision != "default" {
@@ -54,7 +54,7 @@ func (i *istio) compute(t *testing.T, pod *corev1.Pod, container *corev1.Contain
 		t.Fatal(err)
 	}
 	got, err := m.Proxy(sidecaristio.Pod{
-		Pod: pod, Revision: i.revision, Namespace: "istio-system",
+		Pod: pod, Slot: slot, Revision: i.revision, Namespace: "istio-system",
 		CPULimit: container.Resources.Limits.Cpu().Value(), MemoryLimit: container.Resources.Limits.Memory().Value(),
 	})
 	if err != nil {
@@ -150,26 +150,26 @@ func (c comparison) files(t *testing.T) {
 	}
 }
 
-// config compares what pilot-agent makes of PROXY_CONFIG and of the annotations in its file.
+// config compares what pilot-agent makes of PROXY_CONFIG and of the annotations' file with what it makes of an injected pod's.
 func (c comparison) config(t *testing.T) {
 	t.Helper()
-	var text string
-	for _, v := range c.got.Env {
-		if v.Name == "PROXY_CONFIG" {
-			text = v.Value
-		}
-	}
-	file, err := bootstrap.ParseDownwardAPI(c.got.Files["/etc/istio/pod/annotations"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, want := effective(t, text, file), effective(t, c.want["PROXY_CONFIG"], c.injected.Annotations)
+	got, want := c.effective(t), effective(t, c.want["PROXY_CONFIG"], c.injected.Annotations)
 	if !proto.Equal(got, want) {
-		t.Errorf("PROXY_CONFIG %s means\n%s, want\n%s", text, prototext.Format(got), prototext.Format(want))
+		t.Errorf("PROXY_CONFIG means\n%s, want\n%s", prototext.Format(got), prototext.Format(want))
 	}
 	if got.StatusPort != c.got.StatusPort || got.ProxyAdminPort != c.got.AdminPort {
 		t.Errorf("ports %d and %d, want %d and %d", c.got.StatusPort, c.got.AdminPort, got.StatusPort, got.ProxyAdminPort)
 	}
+}
+
+func (c comparison) effective(t *testing.T) *meshconfig.ProxyConfig {
+	t.Helper()
+	file, err := bootstrap.ParseDownwardAPI(c.got.Files["/etc/istio/pod/annotations"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(c.got.Env, func(v sidecaristio.Variable) bool { return v.Name == "PROXY_CONFIG" })
+	return effective(t, c.got.Env[i].Value, file)
 }
 
 // effective is the configuration that pilot-agent has in the end (pilot/cmd/pilot-agent/config).

@@ -131,7 +131,7 @@ func TestCompute_slot0_isAsInjected(t *testing.T) {
 			injected := i.inject(t, pod)
 			c := comparison{injected: injected, container: proxyOf(t, injected)}
 			c.want = environment(c.container, pod)
-			c.got = i.compute(t, pod, c.container)
+			c.got = i.compute(t, pod, c.container, 0)
 			c.args(t)
 			c.env(t)
 			c.files(t)
