@@ -2,7 +2,8 @@
 # Builds real Istio, of the version that test/istio pins, for the end-to-end tests: its programs (ten minutes of two processors at first, nothing
 # when they are there), its images and its charts. No container engine is needed. Prints the directory.
 # With the argument test it runs the tests of test/istio instead, with the same packages.
-# Envoy is not written in Go: in its place the image has the test proxy, which listens where Envoy would and knows nothing of istiod.
+# Envoy is not written in Go. In its place the image proxyv2:istio has the test proxy, which listens where Envoy would and knows nothing of istiod, and
+# proxyv2:outside has the stand-in of test/standins/xdsenvoy, which does what istiod says.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -30,10 +31,15 @@ out=$PWD/build/istio
 rm -rf "$out"
 mkdir -p "$out"
 go -C hack/cluster build "${flags[@]}" -o "$out/testproxy" ./cmd/testproxy
+go -C test/standins/xdsenvoy build "${flags[@]}" -o "$out/envoy" ./cmd/envoy
 source=$(go -C test/istio list -m -f '{{.Dir}}' istio.io/istio)
 $kc image --binary "$bin/pilot-discovery" --entrypoint /usr/local/bin/pilot-discovery --user 1337:1337 --tag localhost/pilot:istio -o "$out/pilot.tar"
-$kc image --binary "$bin/pilot-agent" --entrypoint /usr/local/bin/pilot-agent --iptables --file "$out/testproxy:/usr/local/bin/envoy" \
-  --file "$source/tools/packaging/common/envoy_bootstrap.json:/var/lib/istio/envoy/envoy_bootstrap_tmpl.json" --tag localhost/proxyv2:istio -o "$out/proxyv2.tar"
+# Image and the program in Envoy's place.
+while read -r tag envoy archive; do
+  $kc image --binary "$bin/pilot-agent" --entrypoint /usr/local/bin/pilot-agent --iptables --file "$out/$envoy:/usr/local/bin/envoy" \
+    --file "$source/tools/packaging/common/envoy_bootstrap.json:/var/lib/istio/envoy/envoy_bootstrap_tmpl.json" --tag "localhost/proxyv2:$tag" -o "$out/$archive"
+done <<<"istio testproxy proxyv2.tar
+outside envoy proxyv2-outside.tar"
 $kc image --binary "$bin/install-cni" --entrypoint /usr/local/bin/install-cni --file "$bin/istio-cni:/opt/cni/bin/istio-cni" \
   --tag localhost/install-cni:istio -o "$out/install-cni.tar"
 for chart in base istio-control/istio-discovery istio-cni; do

@@ -10,8 +10,10 @@ tool (
 )
 
 require (
+	golang.org/x/sys v0.49.0
 	google.golang.org/protobuf v1.36.12
 	istio-pod-network-controller v0.0.0
+	istio-pod-network-controller/test/standins/xdsenvoy v0.0.0
 	istio.io/api v1.31.0-rc.0.0.20260824154656-b943409680a7
 	istio.io/istio v0.0.0-20260827124520-eed52ebb66ad
 	k8s.io/api v0.37.2
@@ -158,7 +160,6 @@ require (
 	golang.org/x/net v0.61.0 // indirect
 	golang.org/x/oauth2 v0.36.0 // indirect
 	golang.org/x/sync v0.24.0 // indirect
-	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/term v0.47.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
@@ -190,4 +191,7 @@ require (
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
 )
 
-replace istio-pod-network-controller => ../..
+replace (
+	istio-pod-network-controller => ../..
+	istio-pod-network-controller/test/standins/xdsenvoy => ../standins/xdsenvoy
+)

@@ -1,0 +1,81 @@
+package listen
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// open makes a listening socket that shares its port with those of the same user.
+func open(ctx context.Context, address string, transparent bool) (net.Listener, error) {
+	config := net.ListenConfig{Control: func(network, _ string, raw syscall.RawConn) error {
+		return control(raw, func(fd int) error {
+			if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+				return err
+			}
+			if transparent {
+				return setTransparent(fd, network)
+			}
+			return nil
+		})
+	}}
+	// Without the family, package net would listen for both at the unspecified address of IPv6.
+	network := "tcp4"
+	if strings.HasPrefix(address, "[") {
+		network = "tcp6"
+	}
+	l, err := config.Listen(ctx, network, address)
+	if err != nil {
+		return nil, fmt.Errorf("listen at %s: %w", address, err)
+	}
+	return l, nil
+}
+
+func control(raw syscall.RawConn, set func(fd int) error) error {
+	var failed error
+	err := raw.Control(func(fd uintptr) { failed = set(int(fd)) })
+	return errors.Join(err, failed)
+}
+
+func setTransparent(fd int, network string) error {
+	if strings.HasSuffix(network, "6") {
+		return unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_TRANSPARENT, 1)
+	}
+	return unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_TRANSPARENT, 1)
+}
+
+// originalTarget is where a redirected connection was going. A connection that was not redirected was going to this proxy.
+func originalTarget(c *net.TCPConn) netip.AddrPort {
+	target := unmap(c.LocalAddr())
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return target
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if target.Addr().Is4() {
+			// The kernel's struct sockaddr_in, in the room of a struct that x/sys has a getter for.
+			if m, err := unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, unix.SO_ORIGINAL_DST); err == nil {
+				target = netip.AddrPortFrom(netip.AddrFrom4([4]byte(m.Multiaddr[4:8])), binary.BigEndian.Uint16(m.Multiaddr[2:4]))
+			}
+			return
+		}
+		if m, err := unix.GetsockoptIPv6MTUInfo(int(fd), unix.SOL_IPV6, unix.SO_ORIGINAL_DST); err == nil {
+			var port [2]byte
+			binary.NativeEndian.PutUint16(port[:], m.Addr.Port) // the field holds the bytes as they were on the wire
+			target = netip.AddrPortFrom(netip.AddrFrom16(m.Addr.Addr), binary.BigEndian.Uint16(port[:]))
+		}
+	})
+	return target
+}
+
+func unmap(a net.Addr) netip.AddrPort {
+	p := a.(*net.TCPAddr).AddrPort()
+	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
+}
