@@ -55,7 +55,7 @@ start_mesh() {
   k create namespace bookinfo-istio --dry-run=client -o yaml | k apply -f - >/dev/null
   k label namespace bookinfo-istio sidecar-profile=istio --overwrite >/dev/null
   k annotate namespace bookinfo-istio pod-network-controller.istio.io/sidecar=istio --overwrite >/dev/null
-  sed 's|image: docker.io/istio/proxyv2:.*|image: localhost/proxyv2:istio|' config/samples/proxy-profile-istio.yaml | k apply -f - | shown
+  sed 's|image: docker.io/istio/proxyv2:.*|image: localhost/proxyv2:outside|' config/samples/proxy-profile-istio.yaml | k apply -f - | shown
   {
     workload ratings v1
     workload details v1

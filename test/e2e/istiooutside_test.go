@@ -22,7 +22,7 @@ const (
 	// meshPort is where the applications of the mesh listen.
 	meshPort uint16 = 9080
 	// istioImage has pilot-agent, with a stand-in for Envoy or the Envoy that E2E_ENVOY names.
-	istioImage = "localhost/proxyv2:istio"
+	istioImage = "localhost/proxyv2:outside"
 	// identityWithin is how long a pod that is ready may be without its identity.
 	identityWithin = 5 * time.Second
 )
@@ -39,7 +39,7 @@ func TestIstioOutside(t *testing.T) {
 	o := outside{&migration{guide: newSpace(t, asked()).newGuide(t)}}
 	o.mustKubectl(t, "apply", "-f", "../../hack/cluster/samples/dns.yaml")
 	t.Cleanup(func() { o.mustKubectl(t, "delete", "-f", "../../hack/cluster/samples/dns.yaml", "--ignore-not-found") })
-	o.installIstio(t, false, "--set", "pilot.cni.enabled=true")
+	o.installIstio(t, false, "--set", "pilot.cni.enabled=true", "--set", "global.proxy.image="+istioImage)
 	o.helm(t, "install", "istio-base", "istio/base", "-n", "istio-system")
 	t.Cleanup(func() {
 		o.helm(t, "uninstall", "istio-base", "-n", "istio-system", "--ignore-not-found")
