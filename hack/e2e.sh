@@ -242,5 +242,5 @@ if [[ $hooks == *" cni "* ]]; then leave_chain; fi
 if [[ $hooks == *" lifecycle "* ]]; then lifecycle; fi
 # Last: Istio's CNI plugin does not leave the node as it was.
 if [[ $hooks == *" istio "* ]]; then $kc load "$E2E_ISTIO"/*.tar; fi
-hook istio --set nri=required --set sidecars.enabled=true --set sidecars.istio.enabled=true
+hook istio --set nri=required --set sidecars.enabled=true
 if ((${#alone[@]} > 0)); then printf 'e2e: passed alone after failing beside others: %s\n' "${alone[@]}" >&2; fi

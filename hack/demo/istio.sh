@@ -45,7 +45,7 @@ install_istio() {
   hack/cluster/kc exec -- "$HELM" upgrade --install istio-base "$dir"/charts/base-*.tgz -n istio-system --create-namespace >/dev/null
   hack/cluster/kc exec -- "$HELM" upgrade --install istiod "$dir"/charts/istiod-*.tgz -n istio-system --wait --timeout 3m \
     --set global.hub=localhost,global.tag=istio,autoscaleEnabled=false,pilot.resources.requests.memory=128Mi >/dev/null
-  install_agent --set sidecars.enabled=true --set sidecars.istio.enabled=true
+  install_agent --set sidecars.enabled=true --set sidecars.istio.enabled=true --set sidecars.istio.image=localhost/proxyv2:outside
   k -n istio-system get pods | shown
 }
 
@@ -55,7 +55,7 @@ start_mesh() {
   k create namespace bookinfo-istio --dry-run=client -o yaml | k apply -f - >/dev/null
   k label namespace bookinfo-istio sidecar-profile=istio --overwrite >/dev/null
   k annotate namespace bookinfo-istio pod-network-controller.istio.io/sidecar=istio --overwrite >/dev/null
-  sed 's|image: docker.io/istio/proxyv2:.*|image: localhost/proxyv2:outside|' config/samples/proxy-profile-istio.yaml | k apply -f - | shown
+  k get proxyprofile istio | shown # the chart's
   {
     workload ratings v1
     workload details v1

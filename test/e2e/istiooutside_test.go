@@ -46,6 +46,7 @@ func TestIstioOutside(t *testing.T) {
 		o.mustKubectl(t, "delete", "crd", "--selector", "chart=istio", "--ignore-not-found")
 	})
 	o.mustKubectl(t, "rollout", "status", "deployment/dns", "-n", "kube-system", "--timeout", "1m")
+	o.letAgentRunIstio(t)
 	for _, part := range []struct {
 		name string
 		run  func(*testing.T)
@@ -55,6 +56,17 @@ func TestIstioOutside(t *testing.T) {
 	} {
 		t.Run(part.name, part.run)
 	}
+}
+
+// letAgentRunIstio gives the agent the rights for it until the test ends. The chart wants the control plane's namespace to be there.
+func (o outside) letAgentRunIstio(t *testing.T) {
+	t.Helper()
+	values := filepath.Join(t.TempDir(), "values.yaml")
+	must(t, os.WriteFile(values, []byte(helm(t, "get", "values", agentName, "-n", agentName, "-o", "yaml")), 0o600))
+	upgrade := []string{"upgrade", agentName, "chart/" + agentName, "-n", agentName, "--reset-values", "-f", values, "--wait", "--timeout", "2m"}
+	t.Cleanup(func() { helm(t, upgrade...) })
+	helm(t, append(upgrade, "--set", "sidecars.istio.enabled=true", "--set", "sidecars.istio.image="+istioImage)...)
+	o.agent(t)
 }
 
 // mesh makes a namespace and a profile for its pods: the sample's, as changed.
