@@ -14,6 +14,9 @@ import (
 // istioProxy is the container that Istio's injection adds to a pod's spec.
 const istioProxy = "istio-proxy"
 
+// notInjected is the label that keeps Istio from that.
+const notInjected = `sidecar.istio.io/inject: "false"`
+
 // Refusal returns why a pod cannot have a proxy of the profile, and what to do, or "". The pod itself starts and runs in any case.
 func (p *Profile) Refusal(pod *corev1.Pod, namespaceLabels map[string]string) string {
 	spec := &pod.Spec
@@ -36,7 +39,7 @@ func (p *Profile) Refusal(pod *corev1.Pod, namespaceLabels map[string]string) st
 	}
 	switch {
 	case named(istioProxy):
-		return "the pod has a proxy of its own, the container " + istioProxy + ": take it out, or choose the profile none"
+		return "the pod has a proxy of its own, the container " + istioProxy + ": take it out (label " + notInjected + " of the pod, if Istio injects it), or choose the profile none"
 	case named(sidecar.ContainerName) && !p.Shared():
 		return "the pod has a container with the name " + sidecar.ContainerName + ", which the proxy's container has: give it another name, or choose the profile none"
 	}

@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
+	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/cmdline"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/iptables"
@@ -61,7 +63,7 @@ func (o *explainOptions) run(cmd *cobra.Command) error {
 	var all []explained
 	invalid := 0
 	for _, w := range found.workloads {
-		e := o.explain(w, found.namespaceOf(w))
+		e := o.explain(w, found.namespaceOf(w), found)
 		if e.Error != "" {
 			invalid++
 		}
@@ -101,7 +103,7 @@ type explainedRule struct {
 }
 
 // explain answers for one object; ns is its namespace, or nil if that is not among the manifests.
-func (o *explainOptions) explain(w workload, ns *corev1.Namespace) explained {
+func (o *explainOptions) explain(w workload, ns *corev1.Namespace, of manifests) explained {
 	out := explained{Kind: w.kind, Namespace: w.pod.Namespace, Name: w.pod.Name, Warnings: w.warnings}
 	if w.fault != nil {
 		out.Error = w.fault.Error()
@@ -111,7 +113,7 @@ func (o *explainOptions) explain(w workload, ns *corev1.Namespace) explained {
 	out.Redirected, out.Reason, out.AskedBy = asked.Redirect, string(asked.Reason), asked.AskedBy
 	out.Settings, out.Notes = asked.Settings, asked.Notes
 	out.Warnings = append(out.Warnings, intent.Warnings(&w.pod, ns, asked.Intent)...)
-	out.Warnings = append(out.Warnings, o.warnings(w, ns, asked.Intent)...)
+	out.Warnings = append(out.Warnings, o.warnings(w, ns, asked.Intent, of.profiles)...)
 	if err == nil && asked.Redirect {
 		out.Summary = asked.Spec.Summary()
 		out.Rules, err = explainedRules(asked.Spec)
@@ -135,9 +137,10 @@ func explainedRules(spec iptables.Spec) (out []explainedRule, err error) {
 }
 
 // warnings are those about what a manifest does not show.
-func (o *explainOptions) warnings(w workload, ns *corev1.Namespace, in intent.Intent) (out []string) {
+func (o *explainOptions) warnings(w workload, ns *corev1.Namespace, in intent.Intent, profiles map[string]v1alpha1.ProxyProfileSpec) (out []string) {
 	if profile, err := intent.ProxyProfile(&w.pod, ns); err == nil && profile != "" {
-		out = append(out, fmt.Sprintf("annotation %s chooses ProxyProfile %q: an agent with --sidecars runs a proxy for the pod; this answer is for one without", intent.KeySidecar, profile))
+		out = append(out, fmt.Sprintf("annotation %s chooses ProxyProfile %q: an agent with --sidecars runs %s for the pod; this answer is for one without",
+			intent.KeySidecar, profile, proxyOf(profiles[profile])))
 	}
 	if class := w.pod.Spec.RuntimeClassName; class != nil && !o.Config.Supports(*class) {
 		out = append(out, fmt.Sprintf("runtimeClassName is %q: if that is also its handler, the pod is not redirected (--unsupported-runtime-handlers)", *class))
@@ -149,6 +152,15 @@ func (o *explainOptions) warnings(w workload, ns *corev1.Namespace, in intent.In
 		out = append(out, "the pod's resolvers are known on the node only: the rules are shown without those for lookups; --cluster-dns names them here")
 	}
 	return append(out, namespaceWarnings(ns)...)
+}
+
+// proxyOf names what a profile runs.
+func proxyOf(profile v1alpha1.ProxyProfileSpec) string {
+	if of := profile.Istio; of != nil {
+		return fmt.Sprintf("Istio's proxy (%s, as the control plane with revision %q in namespace %s says; its ManagedProxy says what of injection is not honoured)",
+			profile.Image, of.Revision, cmp.Or(of.Namespace, "istio-system"))
+	}
+	return "a proxy"
 }
 
 func namespaceWarnings(ns *corev1.Namespace) (out []string) {

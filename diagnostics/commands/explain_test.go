@@ -146,8 +146,13 @@ func TestExplainWarns(t *testing.T) {
 		"a key that is there twice": {strings.Replace(podYAML, "  annotations:", "  annotations: {sidecar.istio.io/interceptionMode: NONE}\n  annotations:", 1), `key "annotations" already set`},
 		"no containers":             {"apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n", "it has no containers"},
 		"a profile":                 {annotated(`pod-network-controller.istio.io/sidecar: envoy`), `chooses ProxyProfile "envoy"`},
-		"a runtime class":           {strings.Replace(podYAML, "spec:", "spec:\n  runtimeClassName: kata-qemu", 1), `runtimeClassName is "kata-qemu"`},
-		"resolvers on the node":     {annotated(`pod-network-controller.istio.io/dns-capture: resolv.conf`), "the pod's resolvers are known on the node only"},
+		"a profile of Istio's proxy": {
+			annotated(`pod-network-controller.istio.io/sidecar: mesh`) + "---\napiVersion: pod-network-controller.istio.io/v1alpha1\nkind: ProxyProfile\n" +
+				"metadata: {name: mesh}\nspec: {image: localhost/proxyv2:1, istio: {revision: 1-31}}\n",
+			`runs Istio's proxy (localhost/proxyv2:1, as the control plane with revision "1-31" in namespace istio-system says`,
+		},
+		"a runtime class":       {strings.Replace(podYAML, "spec:", "spec:\n  runtimeClassName: kata-qemu", 1), `runtimeClassName is "kata-qemu"`},
+		"resolvers on the node": {annotated(`pod-network-controller.istio.io/dns-capture: resolv.conf`), "the pod's resolvers are known on the node only"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
+	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/cmdline"
 )
 
@@ -38,6 +39,7 @@ type workload struct {
 type manifests struct {
 	workloads  []workload
 	namespaces map[string]*corev1.Namespace
+	profiles   map[string]v1alpha1.ProxyProfileSpec
 	ignored    map[string]bool // other kinds
 }
 
@@ -54,7 +56,7 @@ func (m manifests) others() string {
 
 // readWorkloads reads all objects of the files. Objects without a namespace belong to the manifests' only Namespace, or to default.
 func readWorkloads(in io.Reader, files []string) (manifests, error) {
-	out := manifests{namespaces: map[string]*corev1.Namespace{}, ignored: map[string]bool{}}
+	out := manifests{namespaces: map[string]*corev1.Namespace{}, profiles: map[string]v1alpha1.ProxyProfileSpec{}, ignored: map[string]bool{}}
 	left := maxManifests
 	for _, file := range files {
 		data, err := cmdline.ReadFile(in, file, left, fmt.Sprintf("the manifests are larger than %d bytes in all", maxManifests))
@@ -154,6 +156,12 @@ func (m *manifests) add(object []byte) error {
 			return fmt.Errorf("namespace %q: %w", head.Metadata.Name, err)
 		}
 		m.namespaces[ns.Name] = &ns
+	case kind == "ProxyProfile" && head.APIVersion == v1alpha1.GroupVersion().String():
+		var profile v1alpha1.ProxyProfile
+		if err := decode(object, &profile); err != nil {
+			return fmt.Errorf("ProxyProfile %q: %w", head.Metadata.Name, err)
+		}
+		m.profiles[profile.Name] = profile.Spec
 	case ofKind(head.APIVersion, kind) != nil:
 		w := readWorkload(head.APIVersion, kind, object)
 		w.pod.Namespace, w.pod.Name = head.Metadata.Namespace, cmp.Or(head.Metadata.Name, head.Metadata.GenerateName)

@@ -1,6 +1,7 @@
 package istio
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -88,7 +89,7 @@ func wantError(t *testing.T, err error, pattern string) {
 		t.Fatalf("no error, want %q", pattern)
 	}
 	rest := err.Error()
-	for _, part := range strings.Split(pattern, ".*") {
+	for part := range strings.SplitSeq(pattern, ".*") {
 		_, after, found := strings.Cut(rest, part)
 		if !found {
 			t.Fatalf("%q, want %q", err, pattern)
@@ -98,44 +99,49 @@ func wantError(t *testing.T, err error, pattern string) {
 }
 
 func TestProxy_badInput_errorNamesPlaceAndValue(t *testing.T) {
-	dns := func(pod *corev1.Pod) { annotated(keyConfig, `proxyMetadata: {ISTIO_META_DNS_CAPTURE: "true"}`)(pod) }
 	cases := map[string]struct {
 		mesh   string
 		change func(*corev1.Pod)
-		slot   uint32
 		want   string
 	}{
-		"an annotation that is no YAML":     {change: annotated(keyConfig, "statusPort: ["), want: `annotation proxy.istio.io/config is no ProxyConfig in YAML: .*"statusPort: ["`},
-		"an annotation that is no map":      {change: annotated(keyConfig, "7"), want: `annotation proxy.istio.io/config is no ProxyConfig in YAML: .*"7"`},
-		"proxyMetadata without quotes":      {change: annotated(keyConfig, "proxyMetadata: {A: 1}"), want: "annotation proxy.istio.io/config: proxyMetadata: A is 1, want a string in quotes"},
-		"a status port that is no port":     {change: annotated(keyConfig, "statusPort: many"), want: "statusPort is many .*proxy.istio.io/config.*, want a port"},
-		"a status port 0":                   {change: annotated(keyConfig, "statusPort: 0"), want: "statusPort is 0 .*want a port"},
-		"an admin port that is no port":     {mesh: "defaultConfig: {proxyAdminPort: 70000}", want: "proxyAdminPort is 70000 (key mesh: defaultConfig.*want a port"},
-		"an annotation's port":              {change: annotated(keyStatusPort, "x"), want: "statusPort is x .*status.sidecar.istio.io/port.*want a port"},
-		"two proxies and DNS capture":       {change: dns, slot: 1, want: "no second proxy: ISTIO_META_DNS_CAPTURE is true, and the DNS server's address localhost:15053 cannot be opened twice"},
-		"two proxies and another DNS place": {mesh: `defaultConfig: {proxyMetadata: {ISTIO_META_ENABLE_DNS_SERVER: "1", DNS_PROXY_ADDR: "localhost:53"}}`, slot: 1, want: "ISTIO_META_ENABLE_DNS_SERVER is 1, .*localhost:53 cannot"},
+		"an annotation that is no YAML": {change: annotated(keyConfig, "statusPort: ["), want: `annotation proxy.istio.io/config is no ProxyConfig in YAML: .*"statusPort: ["`},
+		"an annotation that is no map":  {change: annotated(keyConfig, "7"), want: `annotation proxy.istio.io/config is no ProxyConfig in YAML: .*"7"`},
+		"proxyMetadata without quotes":  {change: annotated(keyConfig, "proxyMetadata: {A: 1}"), want: "annotation proxy.istio.io/config: proxyMetadata: A is 1, want a string in quotes"},
+		"a status port that is no port": {change: annotated(keyConfig, "statusPort: many"), want: "statusPort is many .*proxy.istio.io/config.*, want a port"},
+		"a status port 0":               {change: annotated(keyConfig, "statusPort: 0"), want: "statusPort is 0 .*want a port"},
+		"an admin port that is no port": {mesh: "defaultConfig: {proxyAdminPort: 70000}", want: "proxyAdminPort is 70000 (key mesh: defaultConfig.*want a port"},
+		"an annotation's port":          {change: annotated(keyStatusPort, "x"), want: "statusPort is x .*status.sidecar.istio.io/port.*want a port"},
+		"a host without an address":     {mesh: `defaultConfig: {proxyMetadata: {A: "$(HOST_IP)"}}`, change: func(pod *corev1.Pod) { pod.Status.HostIP = "" }, want: "$(HOST_IP), and the pod's status has no hostIP"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			p := aPod(tc.change)
-			p.Slot = tc.slot
-			_, err := parsed(t, aMesh+tc.mesh, someMap).Proxy(p)
-			if tc.mesh != "" {
-				_, err = parsed(t, tc.mesh, someMap).Proxy(p)
-			}
+			_, err := parsed(t, cmp.Or(tc.mesh, aMesh), someMap).Proxy(aPod(tc.change))
 			wantError(t, err, tc.want)
 		})
 	}
 }
 
 func TestProxy_DNSCapture_isAlone(t *testing.T) {
-	p := aPod(annotated(keyConfig, `proxyMetadata: {ISTIO_META_DNS_CAPTURE: "true"}`))
-	if proxy, _ := computed(t, parsed(t, aMesh, someMap), p); !strings.Contains(proxy.Alone, "ISTIO_META_DNS_CAPTURE is true") {
-		t.Errorf("alone because %q", proxy.Alone)
+	cases := map[string]struct {
+		annotation string
+		env        []Variable
+		want       string
+	}{
+		"none":                    {},
+		"on":                      {annotation: `proxyMetadata: {ISTIO_META_DNS_CAPTURE: "true"}`, want: "ISTIO_META_DNS_CAPTURE is true, and the DNS server's address localhost:15053 cannot be opened twice"},
+		"another address":         {annotation: `proxyMetadata: {ISTIO_META_ENABLE_DNS_SERVER: "1", DNS_PROXY_ADDR: "localhost:53"}`, want: "ISTIO_META_ENABLE_DNS_SERVER is 1, and the DNS server's address localhost:53 cannot be opened twice"},
+		"the profile switches it": {annotation: `proxyMetadata: {ISTIO_META_DNS_CAPTURE: "true"}`, env: []Variable{{"ISTIO_META_DNS_CAPTURE", "false"}}},
 	}
-	p.Env = []Variable{{"ISTIO_META_DNS_CAPTURE", "false"}}
-	if proxy, _ := computed(t, parsed(t, aMesh, someMap), p); proxy.Alone != "" {
-		t.Errorf("the profile switches it off: alone because %q", proxy.Alone)
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			p := aPod(annotated(keyConfig, tc.annotation))
+			p.Env = tc.env
+			for p.Slot = range uint32(2) {
+				if proxy, _ := computed(t, parsed(t, aMesh, someMap), p); proxy.Alone != tc.want {
+					t.Errorf("slot %d is alone because %q, want %q", p.Slot, proxy.Alone, tc.want)
+				}
+			}
+		})
 	}
 }
 
@@ -175,13 +181,8 @@ func TestProxy_slots_shareNoPort(t *testing.T) {
 			first, firstEnv := computed(t, m, p)
 			p.Slot = 1
 			other, otherEnv := computed(t, m, p)
-
-			if got := [2]int32{first.StatusPort, first.AdminPort}; got != tc.first || got != configured(t, firstEnv) {
-				t.Errorf("slot 0: %v and in PROXY_CONFIG %v, want %v", got, configured(t, firstEnv), tc.first)
-			}
-			if got := [2]int32{other.StatusPort, other.AdminPort}; got != tc.other || got != configured(t, otherEnv) {
-				t.Errorf("slot 1: %v and in PROXY_CONFIG %v, want %v", got, configured(t, otherEnv), tc.other)
-			}
+			wantPorts(t, first, firstEnv, tc.first)
+			wantPorts(t, other, otherEnv, tc.other)
 			if got := otherEnv[debugPort]; got != tc.debug {
 				t.Errorf("debug port %s, want %s", got, tc.debug)
 			}
@@ -195,12 +196,19 @@ func TestProxy_slots_shareNoPort(t *testing.T) {
 			if !maps.Equal(firstEnv, otherEnv) || !maps.Equal(first.Files, other.Files) || !slices.Equal(first.Args, other.Args) {
 				t.Errorf("the slots differ in more than ports:\n%+v\n%+v", first, other)
 			}
-			for _, key := range []string{keyConfig, keyStatusPort} {
-				if file := other.Files["/etc/istio/pod/annotations"]; strings.Contains(file, key) {
-					t.Errorf("pilot-agent would read %s and bind the ports of slot 0: %s", key, file)
-				}
-			}
 		})
+	}
+}
+
+// wantPorts wants a status and an admin port, where pilot-agent reads them: in PROXY_CONFIG, and no other ones in an annotation of its file.
+func wantPorts(t *testing.T, proxy Proxy, env map[string]string, want [2]int32) {
+	t.Helper()
+	if got := [2]int32{proxy.StatusPort, proxy.AdminPort}; got != want || got != configured(t, env) {
+		t.Errorf("%v and in PROXY_CONFIG %v, want %v", got, configured(t, env), want)
+	}
+	file := proxy.Files["/etc/istio/pod/annotations"]
+	if strings.Contains(file, keyConfig) || strings.Contains(file, keyStatusPort) {
+		t.Errorf("an annotation changes the ports: %s", file)
 	}
 }
 

@@ -1,6 +1,7 @@
 package istio
 
 import (
+	"cmp"
 	"strings"
 	"testing"
 
@@ -63,14 +64,7 @@ func TestProxy_whatIsNotHonoured_isSaid(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			mesh, values := aMesh, someMap
-			if tc.mesh != "" {
-				mesh = tc.mesh
-			}
-			if tc.values != "" {
-				values = tc.values
-			}
-			proxy, _ := computed(t, parsed(t, mesh, values), aPod(tc.change))
+			proxy, _ := computed(t, parsed(t, cmp.Or(tc.mesh, aMesh), cmp.Or(tc.values, someMap)), aPod(tc.change))
 			switch got := proxy.NotHonoured; {
 			case tc.want == "" && len(got) != 0, tc.want != "" && len(got) != 1:
 				t.Errorf("%q, want %q", got, tc.want)

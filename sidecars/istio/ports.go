@@ -39,23 +39,7 @@ func (m *Mesh) place(p Pod, config map[string]any, env *environment, out *Proxy)
 		return err
 	}
 	if p.Slot != 0 {
-		if out.Alone != "" {
-			return fmt.Errorf("no second proxy: %s", out.Alone)
-		}
-		taken, numbers := []int32{out.StatusPort, out.AdminPort}, []string{m.config.ProxyListenPort.String(), m.config.ProxyInboundListenPort.String()}
-		for _, v := range *env { // ENVOY_STATUS_PORT and the like
-			numbers = append(numbers, v.Value)
-		}
-		for _, text := range numbers {
-			if n, err := strconv.ParseUint(text, 10, 16); err == nil {
-				taken = append(taken, int32(n))
-			}
-		}
-		for _, c := range slices.Concat(p.Pod.Spec.InitContainers, p.Pod.Spec.Containers) {
-			for _, declared := range c.Ports {
-				taken = append(taken, declared.ContainerPort)
-			}
-		}
+		taken := append(m.taken(p, *env), out.StatusPort, out.AdminPort)
 		free := func(n int32) int32 {
 			for slices.Contains(taken, n) {
 				n++
@@ -68,6 +52,25 @@ func (m *Mesh) place(p Pod, config map[string]any, env *environment, out *Proxy)
 	}
 	config[statusPort], config[adminPort] = out.StatusPort, out.AdminPort
 	return nil
+}
+
+// taken are ports that the mesh, a variable (ENVOY_STATUS_PORT and the like) or a container of the pod uses.
+func (m *Mesh) taken(p Pod, env environment) (out []int32) {
+	numbers := []string{m.config.ProxyListenPort.String(), m.config.ProxyInboundListenPort.String()}
+	for _, v := range env {
+		numbers = append(numbers, v.Value)
+	}
+	for _, text := range numbers {
+		if n, err := strconv.ParseUint(text, 10, 16); err == nil {
+			out = append(out, int32(n))
+		}
+	}
+	for _, c := range slices.Concat(p.Pod.Spec.InitContainers, p.Pod.Spec.Containers) {
+		for _, declared := range c.Ports {
+			out = append(out, declared.ContainerPort)
+		}
+	}
+	return out
 }
 
 func port(config map[string]any, field string, otherwise int32) (int32, error) {

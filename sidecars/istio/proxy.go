@@ -3,6 +3,7 @@ package istio
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -28,10 +29,11 @@ func (m *Mesh) Proxy(p Pod) (Proxy, error) {
 	if err := m.describe(&env, p, of, network); err != nil {
 		return Proxy{}, err
 	}
-	env.set("ISTIO_META_INTERCEPTION_MODE", cmp.Or(p.Pod.Annotations[keyMode], text(config["interceptionMode"]), "REDIRECT"))
-	if env.get("ISTIO_META_INTERCEPTION_MODE") == tproxy {
-		env.set("ISTIO_META_INTERCEPTION_MODE", "REDIRECT")
+	mode := cmp.Or(p.Pod.Annotations[keyMode], text(config["interceptionMode"]))
+	if mode == "" || mode == tproxy {
+		mode = "REDIRECT"
 	}
+	env.set("ISTIO_META_INTERCEPTION_MODE", mode)
 	// Of two proxies the old one gets TERM, and is to finish its connections, not to end after terminationDrainDuration (pkg/envoy/agent.go).
 	env.set("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "true")
 	more := cloned(config[proxyMetadata])
@@ -58,6 +60,9 @@ func (m *Mesh) Proxy(p Pod) (Proxy, error) {
 	raw, err := json.Marshal(config)
 	if err != nil {
 		return Proxy{}, fmt.Errorf("write PROXY_CONFIG: %w", err)
+	}
+	if p.Pod.Status.HostIP == "" && strings.Contains(string(raw), "$(HOST_IP)") {
+		return Proxy{}, errors.New("the proxy's configuration names $(HOST_IP), and the pod's status has no hostIP yet")
 	}
 	env.set("PROXY_CONFIG", env.expand(string(raw)))
 	out.Env = env

@@ -1,6 +1,7 @@
 package istio
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -62,6 +63,7 @@ func TestProxy_settings_takeEffect(t *testing.T) {
 		"a network of the pod's":              {values: values(`"network": "n"`), change: labelled(keyNetwork, "own"), want: map[string]string{"ISTIO_META_NETWORK": "own"}},
 		"a cluster":                           {values: values(`"multiCluster": {"clusterName": "c"}`), want: map[string]string{"ISTIO_META_CLUSTER_ID": "c"}},
 		"TPROXY":                              {mesh: "defaultConfig: {interceptionMode: TPROXY}", want: map[string]string{"ISTIO_META_INTERCEPTION_MODE": "REDIRECT"}},
+		"no address of the host's, nor a use": {change: func(pod *corev1.Pod) { pod.Status.HostIP = "" }, want: map[string]string{"HOST_IP": ""}},
 		"NONE":                                {change: annotated(keyMode, "NONE"), want: map[string]string{"ISTIO_META_INTERCEPTION_MODE": "NONE"}},
 		"a name of the workload":              {change: labelled("service.istio.io/workload-name", "w"), want: map[string]string{"ISTIO_META_WORKLOAD_NAME": "w", "ISTIO_META_OWNER": "kubernetes://apis/v1/namespaces/shop/pods/cart"}},
 		"FIPS 140-3":                          {values: `{"global": {"pilotCertProvider": "istiod"}, "pilot": {"env": {"COMPLIANCE_POLICY": "fips-140-3"}}}`, want: map[string]string{"COMPLIANCE_POLICY": "fips-140-3", "GODEBUG": "fips140=only"}},
@@ -77,14 +79,7 @@ func TestProxy_settings_takeEffect(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			mesh, values := aMesh, someMap
-			if tc.mesh != "" {
-				mesh = tc.mesh
-			}
-			if tc.values != "" {
-				values = tc.values
-			}
-			m, p := parsed(t, mesh, values), aPod(tc.change)
+			m, p := parsed(t, cmp.Or(tc.mesh, aMesh), cmp.Or(tc.values, someMap)), aPod(tc.change)
 			p.Env = tc.env
 			_, got := computed(t, m, p)
 			for name, value := range tc.want {
@@ -169,17 +164,18 @@ func TestWorkloadOf_owners_areGuessedAsByIstio(t *testing.T) {
 		fixed  bool // the pod's name is not generated
 		want   workload
 	}{
-		"nobody":                    {fixed: true, want: workload{"v1", "Pod", "cart"}},
-		"a pod by its name":         {fixed: true, owner: metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", Controller: &yes}, want: workload{"v1", "Pod", "cart"}},
-		"an owner, no controller":   {owner: metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: "n", Controller: &no}, want: workload{"v1", "Pod", "cart"}},
-		"a Deployment":              {owner: metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "cart-5d8f", Controller: &yes}, labels: map[string]string{"pod-template-hash": "5d8f"}, want: workload{"apps/v1", "Deployment", "cart"}},
-		"a ReplicaSet":              {owner: metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "cart-5d8f", Controller: &yes}, labels: map[string]string{"pod-template-hash": "other"}, want: workload{"apps/v1", "ReplicaSet", "cart-5d8f"}},
-		"an Argo Rollout":           {owner: metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "cart-5d8f", Controller: &yes}, labels: map[string]string{"rollouts-pod-template-hash": "5d8f"}, want: workload{"v1alpha1", "Rollout", "cart"}},
-		"a DeploymentConfig":        {owner: metav1.OwnerReference{APIVersion: "v1", Kind: "ReplicationController", Name: "cart-1", Controller: &yes}, labels: map[string]string{"deploymentconfig": "cart"}, want: workload{"v1", "DeploymentConfig", "cart"}},
-		"a ReplicationController":   {owner: metav1.OwnerReference{APIVersion: "v1", Kind: "ReplicationController", Name: "cart", Controller: &yes}, want: workload{"v1", "ReplicationController", "cart"}},
-		"a CronJob":                 {owner: metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: "night-28731234", Controller: &yes}, want: workload{"batch/v1", "CronJob", "night"}},
-		"a Job with a short number": {owner: metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: "night-1", Controller: &yes}, want: workload{"batch/v1", "Job", "night-1"}},
-		"a StatefulSet":             {owner: metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", Controller: &yes}, want: workload{"apps/v1", "StatefulSet", "db"}},
+		"nobody":                     {fixed: true, want: workload{"v1", "Pod", "cart"}},
+		"a pod by its name":          {fixed: true, owner: metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", Controller: &yes}, want: workload{"v1", "Pod", "cart"}},
+		"an owner, no controller":    {owner: metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: "n", Controller: &no}, want: workload{"v1", "Pod", "cart"}},
+		"a Deployment":               {owner: metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "cart-5d8f", Controller: &yes}, labels: map[string]string{"pod-template-hash": "5d8f"}, want: workload{"apps/v1", "Deployment", "cart"}},
+		"a ReplicaSet":               {owner: metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "cart-5d8f", Controller: &yes}, labels: map[string]string{"pod-template-hash": "other"}, want: workload{"apps/v1", "ReplicaSet", "cart-5d8f"}},
+		"an Argo Rollout":            {owner: metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "cart-5d8f", Controller: &yes}, labels: map[string]string{"rollouts-pod-template-hash": "5d8f"}, want: workload{"v1alpha1", "Rollout", "cart"}},
+		"a DeploymentConfig":         {owner: metav1.OwnerReference{APIVersion: "v1", Kind: "ReplicationController", Name: "cart-1", Controller: &yes}, labels: map[string]string{"deploymentconfig": "cart"}, want: workload{"v1", "DeploymentConfig", "cart"}},
+		"a ReplicationController":    {owner: metav1.OwnerReference{APIVersion: "v1", Kind: "ReplicationController", Name: "cart", Controller: &yes}, want: workload{"v1", "ReplicationController", "cart"}},
+		"a CronJob":                  {owner: metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: "night-28731234", Controller: &yes}, want: workload{"batch/v1", "CronJob", "night"}},
+		"a CronJob of another clock": {owner: metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: "night-1732600000", Controller: &yes}, want: workload{"batch/v1", "CronJob", "night"}},
+		"a Job with a short number":  {owner: metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: "night-1", Controller: &yes}, want: workload{"batch/v1", "Job", "night-1"}},
+		"a StatefulSet":              {owner: metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", Controller: &yes}, want: workload{"apps/v1", "StatefulSet", "db"}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

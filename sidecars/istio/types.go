@@ -1,7 +1,7 @@
 // Package istio computes how Istio's pilot-agent runs for a pod: what Istio's injector would write into the pod's spec.
 //
 // It reads the texts of the control plane's ConfigMaps and the pod, and asks nobody: objects of kind ProxyConfig, injection templates of the
-// operator's own and parameters of the webhook's address have no effect.
+// operator's own, parameters of the webhook's address and lists of revoked certificates (ConfigMap istio-ca-crl) have no effect.
 //
 // Facts about Istio are from its source, main of August 2026 (1.31). Comments name the file there.
 package istio
@@ -40,7 +40,7 @@ type Proxy struct {
 	// drain accepts connections until ProxyConfig.drainDuration is over: the old of two proxies goes on taking new connections, outbound
 	// ones for ever. POST /drain_listeners?graceful tells clients of both directions, POST /drain_listeners then stops all listeners.
 	StatusPort, AdminPort int32
-	// Alone says why no second proxy can run beside this one. Empty: one can.
+	// Alone says why no second proxy can run beside this one, whatever its slot: refuse the pod if its proxies do. Empty: one can.
 	Alone string
 	// NotHonoured are sentences: what injection would do for this pod and this proxy does not.
 	NotHonoured []string

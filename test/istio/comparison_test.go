@@ -7,11 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"google.golang.org/protobuf/encoding/prototext"
-	"google.golang.org/protobuf/proto"
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	"istio.io/istio/pkg/bootstrap"
 	"istio.io/istio/pkg/config/mesh"
+	"istio.io/istio/pkg/util/protomarshal"
 	corev1 "k8s.io/api/core/v1"
 
 	sidecaristio "istio-pod-network-controller/sidecars/istio"
@@ -154,12 +153,21 @@ func (c comparison) files(t *testing.T) {
 func (c comparison) config(t *testing.T) {
 	t.Helper()
 	got, want := c.effective(t), effective(t, c.want["PROXY_CONFIG"], c.injected.Annotations)
-	if !proto.Equal(got, want) {
-		t.Errorf("PROXY_CONFIG means\n%s, want\n%s", prototext.Format(got), prototext.Format(want))
+	if got, want := inYAML(t, got), inYAML(t, want); got != want {
+		t.Errorf("PROXY_CONFIG means\n%s, want\n%s", got, want)
 	}
 	if got.StatusPort != c.got.StatusPort || got.ProxyAdminPort != c.got.AdminPort {
 		t.Errorf("ports %d and %d, want %d and %d", c.got.StatusPort, c.got.AdminPort, got.StatusPort, got.ProxyAdminPort)
 	}
+}
+
+func inYAML(t *testing.T, config *meshconfig.ProxyConfig) string {
+	t.Helper()
+	text, err := protomarshal.ToYAML(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 func (c comparison) effective(t *testing.T) *meshconfig.ProxyConfig {

@@ -11,7 +11,6 @@ tool (
 
 require (
 	golang.org/x/sys v0.49.0
-	google.golang.org/protobuf v1.36.12
 	istio-pod-network-controller v0.0.0
 	istio-pod-network-controller/test/standins/xdsenvoy v0.0.0
 	istio.io/api v1.31.0-rc.0.0.20260824154656-b943409680a7
@@ -168,6 +167,7 @@ require (
 	google.golang.org/genproto/googleapis/api v0.0.0-20260526163538-3dc84a4a5aaa // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260825221802-da73d73af1c5 // indirect
 	google.golang.org/grpc v1.83.2 // indirect
+	google.golang.org/protobuf v1.36.12 // indirect
 	gopkg.in/evanphx/json-patch.v4 v4.13.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	gopkg.in/natefinch/lumberjack.v2 v2.2.1 // indirect

@@ -208,7 +208,14 @@ call, no capability.
 
 {{- /* The audiences of the tokens that the agent may create, as JSON. */ -}}
 {{- define "agent.tokenAudiences" -}}
-{{- ternary .Values.sidecars.tokenAudiences list .Values.sidecars.enabled | toJson -}}
+{{- $istio := ternary (list "istio-ca") list .Values.sidecars.istio.enabled -}}
+{{- ternary (concat .Values.sidecars.tokenAudiences $istio | uniq) list .Values.sidecars.enabled | toJson -}}
+{{- end -}}
+
+{{- /* The ConfigMaps of pods' namespaces that the agent may read, as JSON. */ -}}
+{{- define "agent.configMaps" -}}
+{{- $istio := ternary (list "istio-ca-root-cert") list .Values.sidecars.istio.enabled -}}
+{{- ternary (concat .Values.sidecars.configMaps $istio | uniq) list .Values.sidecars.enabled | toJson -}}
 {{- end -}}
 
 {{- /*
@@ -216,6 +223,7 @@ The agent runs proxies by the runtime's CRI. Without the policy its right to cre
 */ -}}
 {{- define "agent.checkSidecars" -}}
 {{- $narrowed := include "agent.policy" (dict "root" . "asked" .Values.admission.restrictAgent "kind" "ValidatingAdmissionPolicy") -}}
+{{- include "agent.checkIstio" (dict "root" . "narrowed" $narrowed) -}}
 {{- if and (include "agent.tokenAudiences" . | fromJsonArray) (not $narrowed) -}}
 {{- fail (printf "sidecars.tokenAudiences with admission.restrictAgent=%v on a cluster without ValidatingAdmissionPolicies, or where they were not asked for: without the policy the agent could create tokens of every account; set admission.restrictAgent=true on Kubernetes 1.30 or newer, or leave sidecars.tokenAudiences empty" .Values.admission.restrictAgent) -}}
 {{- end -}}
@@ -227,6 +235,19 @@ The agent runs proxies by the runtime's CRI. Without the policy its right to cre
 {{- end -}}
 {{- include "agent.checkRequiredProxies" . -}}
 {{- $_ := include "agent.sharedProxies" . -}}
+{{- end -}}
+
+{{- /* What Istio's proxies need. narrowed says whether a policy bounds the tokens that the agent may create. */ -}}
+{{- define "agent.checkIstio" -}}
+{{- $v := .root.Values -}}
+{{- if $v.sidecars.istio.enabled -}}
+{{- $missing := list -}}
+{{- if not $v.sidecars.enabled }}{{ $missing = append $missing "an agent that runs proxies (sidecars.enabled=true)" }}{{ end -}}
+{{- if not $v.sidecars.istio.image }}{{ $missing = append $missing "the image of Istio's proxy, of the control plane's version (sidecars.istio.image)" }}{{ end -}}
+{{- if eq $v.containerRuntime "docker" }}{{ $missing = append $missing "nodes with containerd or CRI-O (containerRuntime)" }}{{ end -}}
+{{- if not .narrowed }}{{ $missing = append $missing (ternary "the policy that bounds the agent's tokens (admission.restrictAgent)" "a cluster with policies that bound the agent's tokens (Kubernetes 1.30), or admission.restrictAgent=true" (eq (toString $v.admission.restrictAgent) "false")) }}{{ end -}}
+{{- with $missing }}{{ fail (printf "sidecars.istio.enabled=true needs: %s" (join "; " .)) }}{{ end -}}
+{{- end -}}
 {{- end -}}
 
 {{- /* What would let pods start without their proxy all the same. */ -}}

@@ -56,6 +56,7 @@ func TestAdmission(t *testing.T) {
 	t.Run("opting out", func(t *testing.T) { s.optsOut(t) })
 	t.Run("the agent", func(t *testing.T) { s.restrictsAgent(t) })
 	t.Run("leaving a proxy", func(t *testing.T) { s.leavesProxies(t) })
+	t.Run("the label of Istio", func(t *testing.T) { s.setsTLSMode(t) })
 	t.Run("the sidecars", func(t *testing.T) { s.definesSidecars(t) })
 	t.Run("tokens for sidecars", func(t *testing.T) { s.narrowsTokens(t) })
 	t.Run("reports on proxies", func(t *testing.T) { s.restrictsReports(t) })

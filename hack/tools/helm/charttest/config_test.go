@@ -16,6 +16,7 @@ func TestConfigDecodesStrictly(t *testing.T) {
 		"samples/proxy-profile.yaml":         0, // of a kind of ours: admissiontest creates it
 		"samples/proxy-profile-envoy.yaml":   0,
 		"samples/proxy-profile-nginx.yaml":   0,
+		"samples/proxy-profile-istio.yaml":   0,
 		"samples/proxy-profile-shared*.yaml": 0,
 	} {
 		files, err := filepath.Glob(filepath.Join(configDir, pattern))

@@ -16,6 +16,9 @@ type need struct {
 	verb, group, resource string
 	// own is for a right to the one object of the agent's name, in the release's namespace only, and lease for one to its Lease there.
 	own, lease bool
+	// object is the one name that a right is for, or "", and in reports whether it is for one namespace, Istio's.
+	object     string
+	in         bool
 	file, code string
 	// when is for rights that some values alone need.
 	when func(values map[string]any) bool
@@ -28,6 +31,7 @@ func needs() []need {
 	const core, events, ours = "", "events.k8s.io", apiGroup
 	const cache, live, write, tell = "controllers/cache.go", "controllers/pods.go", "controllers/writer.go", "controllers/writer.go"
 	const proxies, shown, counted = "sidecars/node/proxies.go", "sidecars/node/reports.go", "sidecars/node/proxycounts.go"
+	const maps = "sidecars/node/configmaps.go"
 	const leases, election, elected = "coordination.k8s.io", "sidecars/node/election.go", "resourcelock.LeaseLock{"
 	return []need{
 		{verb: "list", group: core, resource: "pods", file: cache, code: "&corev1.Pod{}:"},
@@ -52,6 +56,9 @@ func needs() []need {
 		{verb: "delete", group: ours, resource: "managedproxies", file: shown, code: "r.client.Delete(", when: sidecarsIn},
 		{verb: "patch", group: ours, resource: "managedproxies/status", file: shown, code: "r.client.Status().Apply(", when: sidecarsIn},
 		{verb: "create", group: core, resource: "serviceaccounts/token", file: "sidecars/node/secrets.go", code: `SubResource("token").Create(`, when: tokensIn},
+		{verb: "list", group: core, resource: "configmaps", object: "istio-ca-root-cert", file: maps, code: "c.api.List(", when: istioIn},
+		{verb: "watch", group: core, resource: "configmaps", object: "istio-ca-root-cert", file: maps, code: "c.api.Watch(", when: istioIn},
+		{verb: "get", group: core, resource: "configmaps", in: true, file: "sidecars/node/cluster.go", code: "c.pods.Live.Get(", when: istioIn},
 		{verb: "list", group: ours, resource: "managedproxies", file: counted, code: "c.api.List(", when: sidecarsIn},
 		{verb: "watch", group: ours, resource: "managedproxies", file: counted, code: "c.api.Watch(", when: sidecarsIn},
 		{verb: "patch", group: ours, resource: "proxyprofiles/status", file: "sidecars/node/profilestatuses.go", code: "s.client.Status().Patch(", when: sidecarsIn},
@@ -94,6 +101,7 @@ func TestRightsAreThoseThatTheAgentNeeds(t *testing.T) {
 	sets["proxies, no policies"] = "{sidecars: {enabled: true}, admission: {restrictAgent: false}}"
 	sets["tokens for proxies"] = withTokens
 	sets["tokens, but no proxies"] = "{sidecars: {enabled: false, tokenAudiences: [istio-ca]}, admission: {restrictAgent: true}}"
+	sets["Istio's proxies"] = withIstio
 	sets["metrics by TLS"] = withTLS
 	sets["metrics by TLS, and nobody may inspect"] = "{metrics: {secure: true}, inspect: {enabled: false}}"
 	sets["all at once"] = "{startupTaint: true, cni: install, nri: 'off', backend: iptables, processFallback: true, admission: {restrictAgent: true}, sidecars: {enabled: true}}"
@@ -102,14 +110,14 @@ func TestRightsAreThoseThatTheAgentNeeds(t *testing.T) {
 			var want []right
 			for _, n := range needs() {
 				if n.when == nil || n.when(valuesMap(t, values)) {
-					object := ""
+					object := n.object
 					switch {
 					case n.own:
 						object = account(t, values)
 					case n.lease && n.verb != "create":
 						object = leaseName(t)
 					}
-					want = append(want, right{n.verb, n.group, n.resource, object, n.own || n.lease})
+					want = append(want, right{n.verb, n.group, n.resource, object, n.own || n.lease || n.in})
 				}
 			}
 			anyOrder := cmpopts.SortSlices(func(a, b right) int {

@@ -69,7 +69,7 @@ const withTokens = "{sidecars: {enabled: true, tokenAudiences: [istio-ca, 'spiff
 func tokensIn(values map[string]any) bool {
 	part, _ := values["sidecars"].(map[string]any)
 	audiences, _ := part["tokenAudiences"].([]any)
-	return sidecarsIn(values) && len(audiences) > 0
+	return sidecarsIn(values) && (len(audiences) > 0 || istioIn(values))
 }
 
 // Without the policy the right to create tokens is one to every account of the cluster.

@@ -32,7 +32,7 @@ func requiresProxies(v func(string) any) bool {
 // sidecarRules are what the templates refuse of the proxies that the agent runs.
 func sidecarRules() []Rule {
 	type at = func(string) any
-	return []Rule{
+	rules := []Rule{
 		{
 			Paths: []string{"sidecars.enabled", "containerRuntime"}, Says: "Docker has no CRI",
 			Refuses: func(v at) bool { return v("sidecars.enabled") == true && v("containerRuntime") == "docker" },
@@ -77,9 +77,42 @@ func sidecarRules() []Rule {
 			Paths: []string{"sidecars.enabled", "sidecars.tokenAudiences", "admission.restrictAgent", ClusterPath}, Says: "could create tokens of every account",
 			Refuses: func(v at) bool {
 				audiences, _ := v("sidecars.tokenAudiences").([]any)
-				narrowed := v("admission.restrictAgent") == true || v("admission.restrictAgent") == "auto" && v(ClusterPath) != "old"
-				return v("sidecars.enabled") == true && len(audiences) > 0 && !narrowed
+				return v("sidecars.enabled") == true && len(audiences) > 0 && !narrowed(v)
 			},
 		},
 	}
+	return append(rules, istioRules()...)
+}
+
+// istioRules are what the templates refuse of Istio's proxies.
+func istioRules() []Rule {
+	type at = func(string) any
+	on := func(v at) bool { return v("sidecars.istio.enabled") == true }
+	return []Rule{
+		{
+			Paths: []string{"sidecars.istio.enabled", "sidecars.enabled"}, Says: "an agent that runs proxies",
+			Refuses: func(v at) bool { return on(v) && v("sidecars.enabled") != true },
+		},
+		{
+			Paths: []string{"sidecars.istio.enabled", "sidecars.istio.image"}, Says: "the image of Istio's proxy",
+			Refuses: func(v at) bool { return on(v) && v("sidecars.istio.image") == "" },
+		},
+		{
+			Paths: []string{"sidecars.istio.enabled", "containerRuntime"}, Says: "nodes with containerd or CRI-O (containerRuntime)",
+			Refuses: func(v at) bool { return on(v) && v("containerRuntime") == "docker" },
+		},
+		{
+			Paths: []string{"sidecars.istio.enabled", "admission.restrictAgent"}, Says: "the policy that bounds the agent's tokens",
+			Refuses: func(v at) bool { return on(v) && v("admission.restrictAgent") == false },
+		},
+		{
+			Paths: []string{"sidecars.istio.enabled", "admission.restrictAgent", ClusterPath}, Says: "policies that bound the agent's tokens",
+			Refuses: func(v at) bool { return on(v) && !narrowed(v) },
+		},
+	}
+}
+
+// narrowed reports whether a policy bounds the agent.
+func narrowed(v func(string) any) bool {
+	return v("admission.restrictAgent") == true || v("admission.restrictAgent") == "auto" && v(ClusterPath) != "old"
 }
