@@ -29,7 +29,7 @@ KC := hack/cluster/kc
 
 # The modules that the linter walks. Modules without Go code (pins of tools, pins of the cluster's programs) are not among them, nor is test/istio,
 # for which the linter would compile Istio once more.
-LINTED  := $(dir $(wildcard go.mod cmd/kubectl-pod_network/go.mod hack/bench/go.mod hack/cluster/go.mod hack/kernels/go.mod hack/matrix/go.mod hack/plots/go.mod hack/scale/go.mod hack/tools/helm/go.mod hack/tools/mutate/go.mod test/e2e/go.mod))
+LINTED  := $(dir $(wildcard go.mod cmd/kubectl-pod_network/go.mod hack/bench/go.mod hack/cluster/go.mod hack/kernels/go.mod hack/matrix/go.mod hack/plots/go.mod hack/scale/go.mod hack/tools/helm/go.mod hack/tools/mutate/go.mod test/e2e/go.mod test/standins/xdsenvoy/go.mod))
 MODULES  = $(dir $(shell git ls-files --cached --others --exclude-standard 'go.mod' '*/go.mod'))
 
 # A kernel test that cannot run is skipped on a laptop and is a failure in CI.

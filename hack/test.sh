@@ -3,7 +3,8 @@
 #
 #   hack/test.sh go      the root module's and the plugin's; with RACE=1 with the race detector. Also builds the agent without the proxy manager, and
 #                        the plugin for other systems
-#   hack/test.sh kit     those of the cluster kit, of what the end-to-end tests know without a cluster, and of other kernels' and the matrix's results
+#   hack/test.sh kit     those of the cluster kit, of what the end-to-end tests know without a cluster, of other kernels' and the matrix's results, and of
+#                        the stand-in for Envoy
 #   hack/test.sh chart   those of the chart; those of the admission policies want an API server, the cluster's if it was built. In CI it is built
 #   hack/test.sh runtimes [VERSION...]
 #                        those with real container runtimes, as root: the cluster's, and older releases of containerd (2.2.5 1.7.35). Each
@@ -171,8 +172,8 @@ case ${1:-} in
     say "what the chaos test plans, and how it judges"
     module=(-C test/e2e)
     run ./chaos
-    say "how the tests of other kernels and the matrix are read"
-    for directory in hack/kernels hack/matrix; do
+    say "how the tests of other kernels and the matrix are read, and the stand-in for Envoy"
+    for directory in hack/kernels hack/matrix test/standins/xdsenvoy; do
       module=(-C "$directory")
       run ./...
     done ;;

@@ -1,9 +1,18 @@
 package istio
 
 import (
+	"context"
+	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // objects are two versions of a service, one pod each, and two clients.
@@ -54,36 +63,242 @@ const (
 	echoAt   = "10.96.0.10:80"
 )
 
-func TestEnvoyStandIn_besideRealIstio(t *testing.T) {
+// echoes is a world with two servers and a client, all with proxies.
+type echoes struct {
+	*world
+	client  *meshPod
+	servers []*meshPod
+	proxies map[string]*proxy
+}
+
+func newEchoes(t *testing.T) *echoes {
+	t.Helper()
 	w := newWorld(t, objects, "")
-	client := w.addPod(t, "client", "10.244.1.13", map[string]string{"app": "client"})
-	servers := []*meshPod{
+	e := &echoes{world: w, client: w.addPod(t, "client", "10.244.1.13", map[string]string{"app": "client"}), proxies: map[string]*proxy{}}
+	e.servers = []*meshPod{
 		w.addPod(t, "echo-1", "10.244.1.11", map[string]string{"app": "echo", "version": "v1"}),
 		w.addPod(t, "echo-2", "10.244.1.12", map[string]string{"app": "echo", "version": "v2"}),
 	}
-	var proxies []*proxy
-	for _, pod := range append(servers, client) {
+	for _, pod := range append(e.servers, e.client) {
 		pod.serve(t, 8080)
-		proxies = append(proxies, pod.start(t))
+		pod.serveBytes(t, 9000)
+		var env []string
+		if pod.name == "echo-2" {
+			env = []string{"ISTIO_DELTA_XDS=false"} // the protocol's other variant, in which every response lists all
+		}
+		e.proxies[pod.name] = pod.start(t, env...)
 	}
-	for _, p := range proxies {
+	for _, p := range e.proxies {
 		p.awaitReady(t)
 	}
-	t.Run("both ends know each other", func(t *testing.T) {
-		seen := map[string]int{}
-		for range 10 {
-			got, err := client.get(t, echoHost, echoAt, "/")
-			if err != nil || got.status != http.StatusOK {
-				t.Fatalf("answered %+v, %v", got, err)
-			}
+	return e
+}
+
+// count asks the service some times, and counts the answers by pod, or by status where there was another than 200.
+func (e *echoes) count(t *testing.T, times int, path string) map[string]int {
+	t.Helper()
+	seen := map[string]int{}
+	for range times {
+		got, err := e.client.get(t, echoHost, echoAt, path)
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case got.status != http.StatusOK:
+			seen[http.StatusText(got.status)+": "+got.body]++
+		default:
 			seen[got.Pod]++
-			cert := got.Headers.Get("X-Forwarded-Client-Cert")
-			if !strings.Contains(cert, "By="+spiffe(got.Pod)+";") || !strings.Contains(cert, "URI="+spiffe("client")) {
-				t.Errorf("%s was shown %q", got.Pod, cert)
+		}
+	}
+	return seen
+}
+
+// awaitAnswers waits until all of ten answers are wanted ones.
+func (e *echoes) awaitAnswers(t *testing.T, path string, want ...string) {
+	t.Helper()
+	eventually(t, "answers of "+strings.Join(want, " and "), 20*time.Second, func() error {
+		seen := e.count(t, 10, path)
+		for _, w := range want {
+			if seen[w] == 0 {
+				return fmt.Errorf("answers are %v", seen)
 			}
 		}
-		if seen["echo-1"] == 0 || seen["echo-2"] == 0 {
-			t.Errorf("answered by %v", seen)
+		if len(seen) != len(want) {
+			return fmt.Errorf("answers are %v", seen)
 		}
+		return nil
 	})
+}
+
+func TestEnvoyStandIn_besideRealIstio(t *testing.T) {
+	e := newEchoes(t)
+	t.Run("both ends know each other", e.testIdentities)
+	t.Run("bytes are passed on by mutual TLS", e.testBytes)
+	t.Run("a client outside the mesh is served until mutual TLS is required", e.testStrict)
+	t.Run("a policy denies", e.testDenied)
+	t.Run("a policy allows named clients", e.testAllowed)
+	t.Run("requests are split by weight", e.testWeights)
+	t.Run("a destination that nobody has registered is reached", e.testPassthrough)
+	t.Run("endpoints come and go", e.testEndpoints)
+}
+
+func (e *echoes) testIdentities(t *testing.T) {
+	e.awaitAnswers(t, "/", "echo-1", "echo-2")
+	for range 4 {
+		got, err := e.client.get(t, echoHost, echoAt, "/")
+		if err != nil || got.status != http.StatusOK {
+			t.Fatalf("answered %+v, %v", got, err)
+		}
+		cert := got.Headers.Get("X-Forwarded-Client-Cert")
+		if !strings.Contains(cert, "By="+spiffe(got.Pod)+";") || !strings.Contains(cert, "URI="+spiffe("client")) {
+			t.Errorf("%s was shown %q", got.Pod, cert)
+		}
+	}
+}
+
+func (e *echoes) testBytes(t *testing.T) {
+	seen := map[string]bool{}
+	for range 4 {
+		got, err := e.client.exchange(t.Context(), "10.96.0.10:9000", "hello")
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[got] = true
+	}
+	if !seen["echo-1 hello"] || !seen["echo-2 hello"] || len(seen) != 2 {
+		t.Errorf("answered %v", seen)
+	}
+}
+
+// direct asks a server from the node, which is outside the mesh.
+func (e *echoes) direct(t *testing.T) (answered, error) {
+	t.Helper()
+	node := &meshPod{world: e.world, ns: e.node}
+	node.transport = &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, address string) (net.Conn, error) { return node.dial(ctx, address) }}
+	return node.get(t, echoHost, e.servers[0].ip+":8080", "/")
+}
+
+func (e *echoes) testStrict(t *testing.T) {
+	got, err := e.direct(t)
+	if err != nil || got.Pod != "echo-1" || got.Headers.Get("X-Forwarded-Client-Cert") != "" {
+		t.Fatalf("before, a client without an identity is answered %+v, %v", got, err)
+	}
+	e.configure(t, `
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: default, namespace: default}
+spec: {mtls: {mode: STRICT}}
+`)
+	eventually(t, "no answer to a client outside the mesh", 20*time.Second, func() error {
+		got, err := e.direct(t)
+		if err == nil {
+			return fmt.Errorf("answered %+v", got)
+		}
+		return nil
+	})
+	e.awaitAnswers(t, "/", "echo-1", "echo-2")
+}
+
+func (e *echoes) testDenied(t *testing.T) {
+	e.configure(t, `
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: denied, namespace: default}
+spec:
+  selector: {matchLabels: {app: echo}}
+  action: DENY
+  rules:
+  - from: [{source: {principals: [cluster.local/ns/default/sa/client]}}]
+    to: [{operation: {paths: ["/admin*"], methods: [GET]}}]
+`)
+	e.awaitAnswers(t, "/admin/x", "Forbidden: RBAC: access denied")
+	e.awaitAnswers(t, "/", "echo-1", "echo-2")
+}
+
+func (e *echoes) testAllowed(t *testing.T) {
+	const policy = `
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: allowed, namespace: default}
+spec:
+  selector: {matchLabels: {app: echo}}
+  rules:
+  - from: [{source: {principals: [cluster.local/ns/default/sa/%s]}}]
+`
+	remove := e.configure(t, fmt.Sprintf(policy, "somebody"))
+	e.awaitAnswers(t, "/", "Forbidden: RBAC: access denied")
+	eventually(t, "bytes are refused", 20*time.Second, func() error {
+		if got, err := e.client.exchange(t.Context(), "10.96.0.10:9000", "hello"); err == nil && got != "" {
+			return fmt.Errorf("answered %q", got)
+		}
+		return nil
+	})
+	remove()
+	e.configure(t, fmt.Sprintf(policy, "client"))
+	e.awaitAnswers(t, "/", "echo-1", "echo-2")
+}
+
+func (e *echoes) testWeights(t *testing.T) {
+	e.configure(t, `
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: echo, namespace: default}
+spec:
+  host: echo
+  subsets: [{name: v1, labels: {version: v1}}, {name: v2, labels: {version: v2}}]
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: echo, namespace: default}
+spec:
+  hosts: [echo]
+  http:
+  - match: [{uri: {prefix: /broken}}]
+    fault: {abort: {httpStatus: 418, percentage: {value: 100}}}
+    route: [{destination: {host: echo}}]
+  - match: [{uri: {prefix: /new}}]
+    rewrite: {uri: /}
+    route: [{destination: {host: echo, subset: v2}}]
+  - route:
+    - {destination: {host: echo, subset: v1}, weight: 90}
+    - {destination: {host: echo, subset: v2}, weight: 10}
+`)
+	e.awaitAnswers(t, "/broken", "I'm a teapot: fault filter abort")
+	e.awaitAnswers(t, "/new/x", "echo-2")
+	seen := e.count(t, 300, "/")
+	if n := seen["echo-2"]; n < 8 || n > 75 || seen["echo-1"]+n != 300 { // 30 are expected; the chance of a false alarm is below one in a million
+		t.Errorf("of 300 requests, 90 to 10: %v", seen)
+	}
+}
+
+func (e *echoes) testPassthrough(t *testing.T) {
+	l := kerneltest.ListenTCP(t, e.node, kerneltest.Owner{}, false, nodeIP+":7777")
+	go answerBytes(l, "outside")
+	got, err := e.client.exchange(t.Context(), nodeIP+":7777", "hello")
+	if err != nil || got != "outside hello" {
+		t.Errorf("answered %q, %v", got, err)
+	}
+}
+
+func (e *echoes) testEndpoints(t *testing.T) {
+	slices := e.istiod.KubeClient().Kube().DiscoveryV1().EndpointSlices("default")
+	slice, err := slices.Get(t.Context(), "echo-a", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := slice.Endpoints
+	for _, step := range []struct {
+		endpoints []discoveryv1.Endpoint
+		want      []string
+	}{
+		{all[1:], []string{"echo-2"}},
+		{nil, []string{"Service Unavailable: no healthy upstream"}},
+		{all, []string{"echo-1", "echo-2"}},
+	} {
+		slice = slice.DeepCopy()
+		slice.Endpoints = step.endpoints
+		if _, err := slices.Update(t.Context(), slice, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		e.awaitAnswers(t, "/", step.want...)
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	"istio.io/istio/pilot/cmd/pilot-agent/app"
+	"istio.io/istio/pilot/pkg/config/kube/crd"
 	fake "istio.io/istio/pilot/test/xds"
 	istioagent "istio.io/istio/pkg/istio-agent"
 	"istio.io/istio/pkg/security"
@@ -90,6 +92,33 @@ func newWorld(t *testing.T, objects, config string) *world {
 	return w
 }
 
+// configure adds resources of Istio's for a test, or until the function that it returns removes them.
+func (w *world) configure(t *testing.T, text string) (remove func()) {
+	t.Helper()
+	configs, _, err := crd.ParseInputs(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range configs {
+		c.Domain = "cluster.local"
+		if _, err := w.istiod.Store().Create(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var once sync.Once
+	remove = func() {
+		once.Do(func() {
+			for _, c := range configs {
+				if err := w.istiod.Store().Delete(c.GroupVersionKind, c.Name, c.Namespace, nil); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	t.Cleanup(remove)
+	return remove
+}
+
 // programs copies the test's program, and the bootstrap's template of Istio's source, for the proxies' user.
 func programs(t *testing.T) string {
 	t.Helper()
@@ -146,7 +175,7 @@ type meshPod struct {
 // redirect is what Istio's rules come to: connections of others than the proxy go to it, in both directions.
 const redirect = `table ip mesh {
   chain out { type nat hook output priority -100; meta skuid 1337 accept; ip daddr 127.0.0.0/8 accept; meta l4proto tcp redirect to :15001; }
-  chain in { type nat hook prerouting priority -100; tcp dport { 15020, 15021, 15030, 15090 } accept; meta l4proto tcp redirect to :15006; }
+  chain in { type nat hook prerouting priority -100; tcp dport { 15020, 15021, 15090, 15120, 15220 } accept; meta l4proto tcp redirect to :15006; }
 }`
 
 // addPod makes a pod of a service account that has its name.
@@ -159,6 +188,7 @@ func (w *world) addPod(t *testing.T, name, ip string, labels map[string]string) 
 	kerneltest.AddAddresses(t, p.ns, "eth0", ip+"/16")
 	kerneltest.AddRoute(t, p.ns, "0.0.0.0/0", nodeIP)
 	kerneltest.Sysctl(t, p.ns, "net/ipv4/tcp_migrate_req", "1")
+	kerneltest.Shell(t, p.ns, "nft -f -", redirect)
 	p.transport = &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		return p.dial(ctx, address)
 	}}
@@ -196,6 +226,49 @@ func (p *meshPod) serve(t *testing.T, port uint16) {
 	go server.Serve(l) //nolint:errcheck // ends with the test
 }
 
+// serveBytes has the pod's application answer lines.
+func (p *meshPod) serveBytes(t *testing.T, port uint16) {
+	t.Helper()
+	go answerBytes(kerneltest.ListenTCP(t, p.ns, kerneltest.App, false, fmt.Sprintf("0.0.0.0:%d", port)), p.name)
+}
+
+// answerBytes reads what a client sends to its end, and answers with it behind a name.
+func answerBytes(l net.Listener, name string) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close() //nolint:errcheck // it is over
+			text, err := io.ReadAll(c)
+			if err == nil {
+				_, _ = fmt.Fprintf(c, "%s %s", name, text)
+			}
+		}()
+	}
+}
+
+// exchange sends a text and returns the answer.
+func (p *meshPod) exchange(ctx context.Context, address, text string) (string, error) {
+	c, err := p.dial(ctx, address)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close() //nolint:errcheck // it was read
+	if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		return "", err
+	}
+	if _, err := io.WriteString(c, text); err != nil {
+		return "", err
+	}
+	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		return "", err
+	}
+	answer, err := io.ReadAll(c)
+	return string(answer), err
+}
+
 // get asks as the pod's application, through its proxy or, if it has none, directly.
 func (p *meshPod) get(t *testing.T, host, address, path string) (answered, error) {
 	t.Helper()
@@ -224,6 +297,7 @@ type proxy struct {
 	pod      *meshPod
 	cmd      *exec.Cmd
 	ended    chan error
+	admin    int // port of Envoy's administration
 	statusAt string
 }
 
@@ -240,7 +314,7 @@ func (p *meshPod) start(t *testing.T, env ...string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin, status := 15000+10*p.proxies, 15020+10*p.proxies
+	admin, status := 15000+100*p.proxies, 15020+100*p.proxies
 	config, err := json.Marshal(map[string]any{
 		"discoveryAddress": istiodAt, "controlPlaneAuthPolicy": "NONE", "binaryPath": filepath.Join(p.world.programs, "envoy"),
 		"configPath": filepath.Join(dir, "etc/istio/proxy"), "proxyAdminPort": admin, "statusPort": status, "drainDuration": "3s",
@@ -252,7 +326,8 @@ func (p *meshPod) start(t *testing.T, env ...string) *proxy {
 	cmd.Dir = dir
 	cmd.Env = append([]string{
 		"POD_NAME=" + p.name, "POD_NAMESPACE=default", "INSTANCE_IP=" + p.ip, "SERVICE_ACCOUNT=" + p.name, "ISTIO_META_CLUSTER_ID=Kubernetes",
-		"TRUST_DOMAIN=cluster.local", "CREDENTIAL_FETCHER_TYPE=", "ISTIO_META_INTERCEPTION_MODE=REDIRECT", "ISTIO_METAJSON_LABELS=" + string(labels),
+		"TRUST_DOMAIN=cluster.local", "CREDENTIAL_FETCHER_TYPE=", "ISTIO_META_INTERCEPTION_MODE=REDIRECT", "EXIT_ON_ZERO_ACTIVE_CONNECTIONS=true", "MINIMUM_DRAIN_DURATION=1s",
+		"ISTIO_METAJSON_LABELS=" + string(labels),
 		"PROXY_CONFIG=" + string(config), "ISTIO_BOOTSTRAP=" + filepath.Join(p.world.programs, "bootstrap.json"), "PATH=" + os.Getenv("PATH"),
 	}, env...)
 	log, err := os.Create(filepath.Join(dir, "log"))
@@ -265,7 +340,7 @@ func (p *meshPod) start(t *testing.T, env ...string) *proxy {
 	if err := p.ns.Do(cmd.Start); err != nil {
 		t.Fatal(err)
 	}
-	started := &proxy{pod: p, cmd: cmd, ended: make(chan error, 1), statusAt: fmt.Sprintf("%s:%d", p.ip, status)}
+	started := &proxy{pod: p, cmd: cmd, ended: make(chan error, 1), admin: admin, statusAt: fmt.Sprintf("%s:%d", p.ip, status)}
 	go func() { started.ended <- cmd.Wait() }()
 	t.Cleanup(func() {
 		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
@@ -307,7 +382,6 @@ func (x *proxy) awaitReady(t *testing.T) {
 		}
 		return nil
 	})
-	kerneltest.Shell(t, x.pod.ns, "nft list table ip mesh >/dev/null 2>&1 || nft -f -", redirect)
 }
 
 // eventually waits for a condition.

@@ -10,7 +10,6 @@ import (
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"sigs.k8s.io/yaml"
 )
@@ -19,23 +18,14 @@ import (
 var parts = []string{"node", "admin", "dynamicResources", "dynamic_resources", "staticResources", "static_resources"}
 
 // readBootstrap reads the agent's bootstrap.
-func readBootstrap(o Options) (*bootstrapv3.Bootstrap, error) {
-	b := &bootstrapv3.Bootstrap{}
-	if o.ConfigPath != "" {
-		text, err := os.ReadFile(o.ConfigPath)
-		if err != nil {
-			return nil, err
-		}
-		if b, err = parseBootstrap(text); err != nil {
-			return nil, fmt.Errorf("read %s: %w", o.ConfigPath, err)
-		}
+func readBootstrap(path string) (*bootstrapv3.Bootstrap, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
 	}
-	if o.ConfigYAML != "" {
-		over, err := parseBootstrap([]byte(o.ConfigYAML))
-		if err != nil {
-			return nil, fmt.Errorf("read --config-yaml: %w", err)
-		}
-		proto.Merge(b, over)
+	b, err := parseBootstrap(text)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
 	return b, nil
 }

@@ -17,8 +17,6 @@ import (
 // Options are Envoy's arguments that have an effect here.
 type Options struct {
 	ConfigPath string
-	// ConfigYAML is laid over the file's configuration.
-	ConfigYAML string
 	DrainTime  time.Duration
 	Level      slog.Level
 }
@@ -54,8 +52,8 @@ func ParseOptions(args []string) (Options, error) {
 			return o, fmt.Errorf("argument %s: %w", name, err)
 		}
 	}
-	if o.ConfigPath == "" && o.ConfigYAML == "" {
-		return o, fmt.Errorf("neither --config-path nor --config-yaml is given")
+	if o.ConfigPath == "" {
+		return o, fmt.Errorf("argument --config-path is missing")
 	}
 	return o, nil
 }
@@ -64,8 +62,6 @@ func (o *Options) set(name, value string) error {
 	switch name {
 	case "-c", "--config-path":
 		o.ConfigPath = value
-	case "--config-yaml":
-		o.ConfigYAML = value
 	case "--drain-time-s":
 		seconds, err := strconv.Atoi(value)
 		if err != nil {

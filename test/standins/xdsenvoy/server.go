@@ -50,7 +50,7 @@ const (
 
 // Run is the proxy, until ctx ends or somebody has it quit.
 func Run(ctx context.Context, o Options, log *slog.Logger) error {
-	b, err := readBootstrap(o)
+	b, err := readBootstrap(o.ConfigPath)
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func Run(ctx context.Context, o Options, log *slog.Logger) error {
 	}
 	defer stopped()
 	if err := s.awaitConfiguration(ctx); err != nil {
-		return nil //nolint:nilerr // it is to end before it has begun
+		return nil // it is to end before it has begun
 	}
 	if err := s.listeners.Start(ctx); err != nil {
 		return err

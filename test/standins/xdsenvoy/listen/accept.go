@@ -10,8 +10,7 @@ import (
 
 // listen opens a socket and accepts from it; with the lock held.
 func (l *Listeners) listen(ctx context.Context, address string) error {
-	p := l.ownerOf(address)
-	socket, err := open(ctx, address, p.transparent)
+	socket, err := open(ctx, address)
 	if err != nil {
 		return err
 	}
@@ -56,10 +55,10 @@ func (l *Listeners) accepted(ctx context.Context, address string, socket *net.TC
 	c := &conn{Conn: socket, listeners: l, listener: p, counted: p, source: unmap(socket.RemoteAddr()), target: unmap(socket.LocalAddr())}
 	p.active.Add(1)
 	p.total.Add(1)
-	if p.original && !p.transparent {
+	if p.original {
 		c.target = originalTarget(socket)
 	}
-	if p.handOff && c.target != unmap(socket.LocalAddr()) || p.handOff && p.transparent {
+	if p.handOff && c.target != unmap(socket.LocalAddr()) {
 		if to := l.find(c.target); to != nil {
 			c.listener = to
 		}
@@ -109,7 +108,8 @@ func (l *Listeners) Fail(failed bool) { l.leavingAll.Store(failed) }
 func (l *Listeners) stop(which func(*listener) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.stopped = which
+	before := l.stopped
+	l.stopped = func(p *listener) bool { return before(p) || which(p) }
 	for _, p := range l.listeners {
 		for _, address := range p.addresses {
 			if socket := l.sockets[address]; p.bound && which(p) && socket != nil {

@@ -92,7 +92,7 @@ func (p *byteProxy) connect(ctx context.Context, c *conn, name string) (net.Conn
 	if err != nil {
 		return nil, "", err
 	}
-	up, err := cluster.Dial(c.upstreamContext(ctx), endpoint)
+	up, err := cluster.Dial(ctx, endpoint)
 	return up, endpoint.Address, err
 }
 

@@ -167,15 +167,20 @@ func longest(ranges []netip.Prefix, a netip.Addr) int {
 	return best
 }
 
+// longestName is more than a DNS name has characters.
+const longestName = 256
+
 func serverName(wanted []string, name string) int {
 	if len(wanted) == 0 {
 		return 0
 	}
 	best := -1
 	for _, w := range wanted {
-		suffix, wild := strings.CutPrefix(w, "*")
-		if w == name || wild && strings.HasSuffix(name, suffix) {
-			best = max(best, len(w))
+		if w == name {
+			return longestName
+		}
+		if suffix, wild := strings.CutPrefix(w, "*"); wild && strings.HasSuffix(name, suffix) {
+			best = max(best, len(suffix))
 		}
 	}
 	return best

@@ -6,14 +6,10 @@ import (
 	"net"
 	"net/netip"
 	"sync"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/test/standins/xdsenvoy/rbac"
 	"istio-pod-network-controller/test/standins/xdsenvoy/trust"
-	"istio-pod-network-controller/test/standins/xdsenvoy/upstream"
 )
 
 // conn is an accepted connection.
@@ -79,23 +75,4 @@ func (c *conn) subject() rbac.Subject {
 		s.Names = c.peer.Names
 	}
 	return s
-}
-
-// upstreamContext has connections that are made for this one come from its client, if the listener wants that.
-func (c *conn) upstreamContext(ctx context.Context) context.Context {
-	mark := c.listener.sourceMark
-	if mark == 0 {
-		return ctx
-	}
-	return upstream.WithSource(ctx, func(d *net.Dialer) {
-		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.source.Addr(), 0))
-		d.Control = func(network, _ string, raw syscall.RawConn) error {
-			return control(raw, func(fd int) error {
-				if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, mark); err != nil {
-					return err
-				}
-				return setTransparent(fd, network)
-			})
-		}
-	})
 }

@@ -74,7 +74,7 @@ func normalize(r *http.Request) {
 
 // forward sends a request to its cluster, and its answer back.
 func (p *requestProxy) forward(w http.ResponseWriter, r *http.Request, x *exchange) {
-	ctx := context.WithValue(x.conn.upstreamContext(r.Context()), exchangeKey{}, x)
+	ctx := context.WithValue(r.Context(), exchangeKey{}, x)
 	if x.match.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, x.match.Timeout)

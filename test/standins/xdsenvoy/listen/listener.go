@@ -2,6 +2,7 @@
 package listen
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -10,7 +11,6 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	originalsrcv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_src/v3"
 
 	"istio-pod-network-controller/test/standins/xdsenvoy/stats"
 	"istio-pod-network-controller/test/standins/xdsenvoy/upstream"
@@ -23,12 +23,8 @@ type listener struct {
 	addresses []string
 	bound     bool
 	inbound   bool
-	// transparent sockets take connections to any address.
-	transparent bool
 	// original: the destination before it was redirected. handOff: its listener takes over.
 	original, handOff bool
-	// sourceMark is the mark of connections that are made from the client's address; 0: from an own address.
-	sourceMark int
 	inspectors
 	chains   []*chain
 	fallback *chain
@@ -38,11 +34,14 @@ type listener struct {
 
 func (l *Listeners) parse(m *listenerv3.Listener) (*listener, error) {
 	l.Board.Fields(m.GetName(), m, "name", "address", "additional_addresses", "filter_chains", "default_filter_chain", "listener_filters", "listener_filters_timeout",
-		"continue_on_listener_filters_timeout", "traffic_direction", "transparent", "use_original_dst", "bind_to_port", "access_log", "ignore_global_conn_limit",
+		"continue_on_listener_filters_timeout", "traffic_direction", "use_original_dst", "bind_to_port", "access_log", "ignore_global_conn_limit",
 		"max_connections_to_accept_per_socket_event", "connection_balance_config", "enable_reuse_port", "metadata", "bypass_overload_manager", "per_connection_buffer_limit_bytes")
 	p := &listener{
 		name: m.GetName(), proto: m, bound: m.GetBindToPort() == nil || m.GetBindToPort().GetValue(), inbound: m.GetTrafficDirection() == corev3.TrafficDirection_INBOUND,
-		transparent: m.GetTransparent().GetValue(), handOff: m.GetUseOriginalDst().GetValue(), original: m.GetUseOriginalDst().GetValue(),
+		handOff: m.GetUseOriginalDst().GetValue(), original: m.GetUseOriginalDst().GetValue(),
+	}
+	if m.GetTransparent().GetValue() {
+		return nil, errors.New("transparent sockets are not understood")
 	}
 	if m.GetInternalListener() != nil {
 		l.Board.Unknown(m.GetName(), "internal listener")
@@ -111,12 +110,6 @@ func (p *listener) readListenerFilters(m *listenerv3.Listener) error {
 		switch f.GetName() {
 		case "envoy.filters.listener.original_dst":
 			p.original = true
-		case "envoy.filters.listener.original_src":
-			var c originalsrcv3.OriginalSrc
-			if err := f.GetTypedConfig().UnmarshalTo(&c); err != nil {
-				return err
-			}
-			p.sourceMark = int(c.GetMark())
 		case "envoy.filters.listener.tls_inspector":
 			p.inspectTLS = enabled
 		case "envoy.filters.listener.http_inspector":
@@ -149,16 +142,16 @@ func newPredicate(m *listenerv3.ListenerFilterChainMatchPredicate) (func(port ui
 		is, err := newPredicate(rule.NotMatch)
 		return func(port uint16) bool { return !is(port) }, err
 	case *listenerv3.ListenerFilterChainMatchPredicate_OrMatch:
-		var any []func(uint16) bool
+		var rules []func(uint16) bool
 		for _, r := range rule.OrMatch.GetRules() {
 			is, err := newPredicate(r)
 			if err != nil {
 				return nil, err
 			}
-			any = append(any, is)
+			rules = append(rules, is)
 		}
 		return func(port uint16) bool {
-			for _, is := range any {
+			for _, is := range rules {
 				if is(port) {
 					return true
 				}

@@ -14,17 +14,11 @@ import (
 )
 
 // open makes a listening socket that shares its port with those of the same user.
-func open(ctx context.Context, address string, transparent bool) (net.Listener, error) {
-	config := net.ListenConfig{Control: func(network, _ string, raw syscall.RawConn) error {
-		return control(raw, func(fd int) error {
-			if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
-				return err
-			}
-			if transparent {
-				return setTransparent(fd, network)
-			}
-			return nil
-		})
+func open(ctx context.Context, address string) (net.Listener, error) {
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var failed error
+		err := raw.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
+		return errors.Join(err, failed)
 	}}
 	// Without the family, package net would listen for both at the unspecified address of IPv6.
 	network := "tcp4"
@@ -36,19 +30,6 @@ func open(ctx context.Context, address string, transparent bool) (net.Listener, 
 		return nil, fmt.Errorf("listen at %s: %w", address, err)
 	}
 	return l, nil
-}
-
-func control(raw syscall.RawConn, set func(fd int) error) error {
-	var failed error
-	err := raw.Control(func(fd uintptr) { failed = set(int(fd)) })
-	return errors.Join(err, failed)
-}
-
-func setTransparent(fd int, network string) error {
-	if strings.HasSuffix(network, "6") {
-		return unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_TRANSPARENT, 1)
-	}
-	return unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_TRANSPARENT, 1)
 }
 
 // originalTarget is where a redirected connection was going. A connection that was not redirected was going to this proxy.

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"net/url"
 	"regexp"
-	"strconv"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -81,21 +80,6 @@ func NewHeader(m *routev3.HeaderMatcher) (Request, error) {
 		}, nil
 	case *routev3.HeaderMatcher_StringMatch:
 		is, err = NewString(p.StringMatch)
-	case *routev3.HeaderMatcher_ExactMatch:
-		is = func(s string) bool { return s == p.ExactMatch }
-	case *routev3.HeaderMatcher_PrefixMatch:
-		is = func(s string) bool { return strings.HasPrefix(s, p.PrefixMatch) }
-	case *routev3.HeaderMatcher_SuffixMatch:
-		is = func(s string) bool { return strings.HasSuffix(s, p.SuffixMatch) }
-	case *routev3.HeaderMatcher_ContainsMatch:
-		is = func(s string) bool { return strings.Contains(s, p.ContainsMatch) }
-	case *routev3.HeaderMatcher_SafeRegexMatch:
-		is, err = NewRegex(p.SafeRegexMatch)
-	case *routev3.HeaderMatcher_RangeMatch:
-		is = func(s string) bool {
-			n, err := strconv.ParseInt(s, 10, 64)
-			return err == nil && n >= p.RangeMatch.GetStart() && n < p.RangeMatch.GetEnd()
-		}
 	default:
 		err = fmt.Errorf("matcher %T of header %s is not understood", p, m.GetName())
 	}

@@ -192,9 +192,6 @@ func (s *socket) dial(ctx context.Context, network, address string, alpn []strin
 	if host, err := netip.ParseAddrPort(address); s.cluster.bind.IsValid() && err == nil && host.Addr().Unmap().Is4() == s.cluster.bind.Is4() {
 		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.cluster.bind, 0))
 	}
-	if override := sourceOf(ctx); override != nil {
-		override(&dialer)
-	}
 	conn, err := dialer.DialContext(ctx, network, address)
 	if err != nil {
 		return nil, ConnectError{err}

@@ -62,16 +62,3 @@ func (c *Cluster) RoundTrip(r *http.Request, e Endpoint, downstreamMajor int) (*
 
 // Secured reports whether an endpoint is talked to by TLS.
 func (c *Cluster) Secured(e Endpoint) bool { return c.socketOf(e).tls != nil }
-
-// source is the key of a change to the dialler: a transparent proxy connects from its client's address.
-type source struct{}
-
-// WithSource has connections that are made with the context come from elsewhere.
-func WithSource(ctx context.Context, change func(*net.Dialer)) context.Context {
-	return context.WithValue(ctx, source{}, change)
-}
-
-func sourceOf(ctx context.Context) func(*net.Dialer) {
-	change, _ := ctx.Value(source{}).(func(*net.Dialer))
-	return change
-}
