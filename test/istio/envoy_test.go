@@ -2,7 +2,9 @@ package istio
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -28,7 +30,7 @@ spec:
   clusterIP: 10.96.0.10
   clusterIPs: [10.96.0.10]
   selector: {app: echo}
-  ports: [{name: http, port: 80, targetPort: 8080}, {name: tcp, port: 9000, targetPort: 9000}]
+  ports: [{name: http, port: 80, targetPort: 8080}, {name: tcp, port: 9000, targetPort: 9000}, {name: grpc, port: 9001, targetPort: 8081}]
 ---
 apiVersion: v1
 kind: Pod
@@ -52,7 +54,7 @@ apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {name: echo-a, namespace: default, labels: {kubernetes.io/service-name: echo}}
 addressType: IPv4
-ports: [{name: http, port: 8080, protocol: TCP}, {name: tcp, port: 9000, protocol: TCP}]
+ports: [{name: http, port: 8080, protocol: TCP}, {name: tcp, port: 9000, protocol: TCP}, {name: grpc, port: 8081, protocol: TCP}]
 endpoints:
 - {addresses: [10.244.1.11], conditions: {ready: true}, targetRef: {kind: Pod, name: echo-1, namespace: default}}
 - {addresses: [10.244.1.12], conditions: {ready: true}, targetRef: {kind: Pod, name: echo-2, namespace: default}}
@@ -81,6 +83,7 @@ func newEchoes(t *testing.T) *echoes {
 	}
 	for _, pod := range append(e.servers, e.client) {
 		pod.serve(t, 8080)
+		pod.serve(t, 8081)
 		pod.serveBytes(t, 9000)
 		var env []string
 		if pod.name == "echo-2" {
@@ -132,7 +135,9 @@ func (e *echoes) awaitAnswers(t *testing.T, path string, want ...string) {
 func TestEnvoyStandIn_besideRealIstio(t *testing.T) {
 	e := newEchoes(t)
 	t.Run("both ends know each other", e.testIdentities)
+	t.Run("HTTP 2 stays HTTP 2", e.testHTTP2)
 	t.Run("bytes are passed on by mutual TLS", e.testBytes)
+	t.Run("readiness and counters are served at the proxy's ports", e.testOwnPorts)
 	t.Run("a client outside the mesh is served until mutual TLS is required", e.testStrict)
 	t.Run("a policy denies", e.testDenied)
 	t.Run("a policy allows named clients", e.testAllowed)
@@ -155,6 +160,42 @@ func (e *echoes) testIdentities(t *testing.T) {
 	}
 }
 
+func (e *echoes) testHTTP2(t *testing.T) {
+	transport := &http.Transport{DialContext: e.client.transport.DialContext, Protocols: new(http.Protocols)}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	defer transport.CloseIdleConnections()
+	client := &meshPod{world: e.world, transport: transport}
+	for range 4 {
+		got, err := client.get(t, echoHost+":9001", "10.96.0.10:9001", "/")
+		if err != nil || got.status != http.StatusOK || got.Protocol != "HTTP/2.0" {
+			t.Fatalf("answered %+v, %v", got, err)
+		}
+		if cert := got.Headers.Get("X-Forwarded-Client-Cert"); !strings.Contains(cert, "URI="+spiffe("client")) {
+			t.Errorf("%s was shown %q", got.Pod, cert)
+		}
+	}
+}
+
+func (e *echoes) testOwnPorts(t *testing.T) {
+	node := &http.Client{Transport: e.outside().transport, Timeout: 5 * time.Second}
+	for path, want := range map[string]string{
+		":15021/healthz/ready":    "",
+		":15090/stats/prometheus": `istio_requests_total{reporter="destination",cluster="inbound|8080||",response_code="200",connection_security_policy="mutual_tls",source_principal="cluster.local/ns/default/sa/client"}`,
+	} {
+		response, err := node.Get("http://" + e.servers[0].ip + path) //nolint:noctx // it has a timeout
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(response.Body)
+		if err := errors.Join(err, response.Body.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if response.StatusCode != http.StatusOK || !strings.Contains(string(text), want) {
+			t.Errorf("%s says %s: %s", path, response.Status, text)
+		}
+	}
+}
+
 func (e *echoes) testBytes(t *testing.T) {
 	seen := map[string]bool{}
 	for range 4 {
@@ -169,12 +210,17 @@ func (e *echoes) testBytes(t *testing.T) {
 	}
 }
 
-// direct asks a server from the node, which is outside the mesh.
-func (e *echoes) direct(t *testing.T) (answered, error) {
-	t.Helper()
+// outside is the node, which is outside the mesh.
+func (e *echoes) outside() *meshPod {
 	node := &meshPod{world: e.world, ns: e.node}
 	node.transport = &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, address string) (net.Conn, error) { return node.dial(ctx, address) }}
-	return node.get(t, echoHost, e.servers[0].ip+":8080", "/")
+	return node
+}
+
+// direct asks a server from the node.
+func (e *echoes) direct(t *testing.T) (answered, error) {
+	t.Helper()
+	return e.outside().get(t, echoHost, e.servers[0].ip+":8080", "/")
 }
 
 func (e *echoes) testStrict(t *testing.T) {

@@ -27,10 +27,10 @@ type Cluster struct {
 	Name     string
 	all      *Clusters
 	proto    *clusterv3.Cluster
-	original bool        // connections go where they were going
-	service  string      // of the discovered endpoints; empty: fixed
-	fixed    *assignment // of the cluster itself
-	bind     netip.Addr  // source address, if valid
+	original bool         // connections go where they were going
+	service  string       // of the discovered endpoints; empty: fixed
+	fixed    *assignment  // of the cluster itself
+	sources  []netip.Addr // of connections, one of a family at most
 	timeout  time.Duration
 	sockets  []*socket
 	turn     atomic.Uint64
@@ -62,11 +62,8 @@ func (c *Clusters) parse(m *clusterv3.Cluster) (*Cluster, error) {
 	if m.GetClusterType() != nil {
 		return nil, fmt.Errorf("cluster type %s is not understood", m.GetClusterType().GetName())
 	}
-	if source := m.GetUpstreamBindConfig().GetSourceAddress(); source != nil {
-		var err error
-		if cluster.bind, err = netip.ParseAddr(source.GetAddress()); err != nil {
-			return nil, err
-		}
+	if err := cluster.readSources(m.GetUpstreamBindConfig()); err != nil {
+		return nil, err
 	}
 	istio := m.GetMetadata().GetFilterMetadata()["istio"].GetFields()
 	cluster.keepALPN = istio["alpn_override"].GetStringValue() == "false"
@@ -74,6 +71,26 @@ func (c *Clusters) parse(m *clusterv3.Cluster) (*Cluster, error) {
 		return nil, err
 	}
 	return cluster, cluster.readSockets(m)
+}
+
+// readSources reads the addresses that connections come from. By them Istio's rules know a proxy's connections to its own application.
+func (c *Cluster) readSources(m *corev3.BindConfig) error {
+	c.all.board.Fields(c.Name, m, "source_address", "extra_source_addresses")
+	all := []*corev3.SocketAddress{m.GetSourceAddress()}
+	for _, extra := range m.GetExtraSourceAddresses() {
+		all = append(all, extra.GetAddress())
+	}
+	for _, source := range all {
+		if source == nil {
+			continue
+		}
+		address, err := netip.ParseAddr(source.GetAddress())
+		if err != nil {
+			return err
+		}
+		c.sources = append(c.sources, address)
+	}
+	return nil
 }
 
 func (c *Cluster) readProtocol(m *clusterv3.Cluster) error {
@@ -189,8 +206,12 @@ func (s *socket) dial(ctx context.Context, network, address string, alpn []strin
 	ctx, cancel := context.WithTimeout(ctx, s.cluster.timeout)
 	defer cancel()
 	dialer := net.Dialer{}
-	if host, err := netip.ParseAddrPort(address); s.cluster.bind.IsValid() && err == nil && host.Addr().Unmap().Is4() == s.cluster.bind.Is4() {
-		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.cluster.bind, 0))
+	if host, err := netip.ParseAddrPort(address); err == nil {
+		for _, source := range s.cluster.sources {
+			if host.Addr().Unmap().Is4() == source.Is4() {
+				dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0))
+			}
+		}
 	}
 	conn, err := dialer.DialContext(ctx, network, address)
 	if err != nil {
