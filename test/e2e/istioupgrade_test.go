@@ -34,6 +34,7 @@ func (o outside) upgrades(t *testing.T) {
 	m.wantIdentities(t, pods)
 	buying := pods[stores:]
 	m.awaitMore(t, buying)
+	t.Cleanup(func() { o.istiod(t, "scale", "--replicas=1"); o.istiod(t, "rollout", "status", "--timeout=1m") })
 	restart := func() { o.istiod(t, "rollout", "restart"); o.istiod(t, "rollout", "status", "--timeout=1m") }
 	for i, meanwhile := range []func(){
 		func() {},
@@ -49,7 +50,7 @@ func (o outside) upgrades(t *testing.T) {
 		must(t, err)
 		if i == 2 {
 			o.istiod(t, "scale", "--replicas=0")
-			o.istiod(t, "wait", "--for=jsonpath={.status.replicas}=0", "--timeout=1m")
+			o.mustKubectl(t, "wait", "pods", "-n", "istio-system", "--selector", "app=istiod", "--for=delete", "--timeout=1m")
 		}
 		began := time.Now()
 		m.newVersion(t, fmt.Sprint("upgrade ", i))
