@@ -109,6 +109,9 @@ func (l launch) withIstio(ctx context.Context, from ControlPlanes) (launch, erro
 	if err != nil {
 		return l, fmt.Errorf("control plane of Istio in namespace %q, revision %q: %w", of.Namespace, of.Revision, err)
 	}
+	if out, in := mesh.Listeners(); out != int64(p.Spec.Network.OutboundPort) || in != int64(p.Spec.Network.InboundPort) {
+		return l, fmt.Errorf("proxy of Istio: by the mesh it listens on the ports %d (outbound) and %d (inbound): choose a profile whose network has these", out, in)
+	}
 	proxy, err := mesh.Proxy(istio.Pod{
 		Pod: l.pod, Slot: l.epoch % slots, Revision: of.Revision, Namespace: of.Namespace, Env: l.istioEnv(),
 		CPULimit: amount(p.Spec.Resources.CPULimit, (*resource.Quantity).Value), MemoryLimit: amount(p.Spec.Resources.MemoryLimit, (*resource.Quantity).Value),

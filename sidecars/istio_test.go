@@ -82,25 +82,25 @@ func meshedly(t *testing.T, prepare func(n *fakeNode), f func(t *testing.T, n *f
 	})
 }
 
-// host returns the node's path of what a proxy sees at a path.
-func (n *fakeNode) host(t *testing.T, id, at string, readOnly bool) string {
+// host returns the node's path of what the first proxy sees at a path.
+func (n *fakeNode) host(t *testing.T, at string, readOnly bool) string {
 	t.Helper()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, m := range n.containers[id].spec.Mounts {
+	for _, m := range n.containers["c001"].spec.Mounts {
 		if rest, below := strings.CutPrefix(at, m.Container); below && m.Container != "/" && m.ReadOnly == readOnly && (rest == "" || rest[0] == '/') {
 			return filepath.Join(m.Host, rest)
 		}
 	}
-	t.Fatalf("%s sees nothing at %s, read-only %t: %v", id, at, readOnly, n.containers[id].spec.Mounts)
+	t.Fatalf("it sees nothing at %s, read-only %t: %v", at, readOnly, n.containers["c001"].spec.Mounts)
 	return ""
 }
 
-func (n *fakeNode) mustRead(t *testing.T, id, at, want string) {
+func (n *fakeNode) mustRead(t *testing.T, at, want string) {
 	t.Helper()
-	text, err := os.ReadFile(n.host(t, id, at, true))
+	text, err := os.ReadFile(n.host(t, at, true))
 	if err != nil || !strings.Contains(string(text), want) {
-		t.Errorf("%s reads %q at %s, error %v; want %q", id, text, at, err, want)
+		t.Errorf("it reads %q at %s, error %v; want %q", text, at, err, want)
 	}
 }
 
@@ -118,11 +118,11 @@ func TestIstio_newPod_proxyIsAsInjected(t *testing.T) {
 				t.Errorf("the environment %q has no %s", spec.Env, want)
 			}
 		}
-		n.mustRead(t, "c001", "/etc/istio/pod/labels", `app="cart"`)
-		n.mustRead(t, "c001", "/var/run/secrets/tokens/istio-token", "token-1-u1-istio-ca")
-		n.mustRead(t, "c001", "/var/run/secrets/istio/root-cert.pem", "root-1")
+		n.mustRead(t, "/etc/istio/pod/labels", `app="cart"`)
+		n.mustRead(t, "/var/run/secrets/tokens/istio-token", "token-1-u1-istio-ca")
+		n.mustRead(t, "/var/run/secrets/istio/root-cert.pem", "root-1")
 		for _, dir := range istioWritable() {
-			if err := os.WriteFile(filepath.Join(n.host(t, "c001", dir, false), "SDS"), nil, 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(n.host(t, dir, false), "SDS"), nil, 0o600); err != nil {
 				t.Error(err)
 			}
 		}
@@ -137,9 +137,9 @@ func TestIstio_rotation_reachesRunningProxy(t *testing.T) {
 	meshedly(t, nil, func(t *testing.T, n *fakeNode, _ func() (*Manager, func()), _ *Manager) {
 		n.change(func() { n.meshed.roots = map[string][]byte{"root-cert.pem": []byte("root-2")} })
 		after(20 * time.Second)
-		n.mustRead(t, "c001", "/var/run/secrets/istio/root-cert.pem", "root-2")
+		n.mustRead(t, "/var/run/secrets/istio/root-cert.pem", "root-2")
 		after(time.Hour)
-		n.mustRead(t, "c001", "/var/run/secrets/tokens/istio-token", "token-2-u1-istio-ca")
+		n.mustRead(t, "/var/run/secrets/tokens/istio-token", "token-2-u1-istio-ca")
 		if len(n.containers) != 1 {
 			t.Errorf("%d proxies were made", len(n.containers))
 		}
@@ -161,6 +161,9 @@ func TestIstio_somethingIsMissing_saysWhatAndStartsLater(t *testing.T) {
 		},
 		"no root certificate": {
 			func(n *fakeNode) { n.meshed.roots = nil }, withMesh, `ConfigMap "istio-ca-root-cert" of the pod's namespace: it is not there`,
+		},
+		"other ports of the mesh": {
+			func(n *fakeNode) { n.meshed.mesh += "proxyInboundListenPort: 16006\n" }, withMesh, "15001 (outbound) and 16006 (inbound): choose a profile",
 		},
 		"a DNS server that cannot be there twice": {
 			func(n *fakeNode) {

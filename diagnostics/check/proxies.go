@@ -108,7 +108,7 @@ func proxyReports(f *Facts) finding {
 	}
 	switch {
 	case len(troubled) > 0:
-		return warning(fmt.Sprintf("%s with trouble, of %d ready: a new version or a change has failed and the proxy goes on as before, or it has ended and was started again: %s",
+		return warning(fmt.Sprintf("%s with trouble, of %d ready: a new version or a change has failed and the proxy goes on as before, it has ended and was started again, or a setting has no effect: %s",
 			printable.Count(len(troubled), "proxy"), ready, some(troubled)),
 			"do what the message says: correct the profile, or put its last version back; a pod's labels and annotations can be wrong for its profile, too. What serves goes on meanwhile")
 	case ready == 0:

@@ -43,7 +43,7 @@ func proxyCases() map[string]changed {
 		"an upgrade that has failed": {change: with(func(f *Facts, p *Proxy) {
 			p.Message = `"localhost/haproxy:3": the image cannot be pulled`
 			f.Proxies = append(f.Proxies, Proxy{Namespace: "shop", Pod: "web", Node: "n1", Profile: "edge", State: v1alpha1.Running, Ready: true})
-		}), check: "proxy-reports", level: Warn, want: `1 proxy with trouble, of 2 ready: a new version or a change has failed and the proxy goes on as before, or it has ended and was started again: shop/cart (edge: "localhost/haproxy:3": the image cannot be pulled)`},
+		}), check: "proxy-reports", level: Warn, want: `1 proxy with trouble, of 2 ready: a new version or a change has failed and the proxy goes on as before, it has ended and was started again, or a setting has no effect: shop/cart (edge: "localhost/haproxy:3": the image cannot be pulled)`},
 		"an upgrade under way that has failed before": {change: with(func(_ *Facts, p *Proxy) {
 			p.State, p.Message = v1alpha1.Upgrading, "exit code 1"
 		}), check: "proxy-reports", level: Warn, want: "exit code 1"},

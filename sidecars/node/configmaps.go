@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -109,9 +110,7 @@ func contentOf(object *corev1.ConfigMap) map[string][]byte {
 	for key, text := range object.Data {
 		out[key] = []byte(text)
 	}
-	for key, value := range object.BinaryData {
-		out[key] = value
-	}
+	maps.Copy(out, object.BinaryData)
 	return out
 }
 

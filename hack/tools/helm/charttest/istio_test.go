@@ -32,13 +32,13 @@ func TestIstio_profile_isMadeWhereTheKindIsKnown(t *testing.T) {
 		"the first installation": {values: withIstio},
 		"later": {
 			withIstio, []string{profileKind},
-			"{drainSeconds: 60, handover: reuse-port, image: 'localhost/proxyv2:1', istio: {namespace: mesh, revision: ''}, " +
+			"{handover: reuse-port, image: 'localhost/proxyv2:1', istio: {namespace: mesh, revision: ''}, " +
 				"namespaceSelector: {matchLabels: {sidecar-profile: istio}}, readiness: {startSeconds: 60}}",
 		},
 		"more of its spec": {
 			strings.Replace(withIstio, "namespace: mesh", "revision: 1-31, namespaceSelector: {matchLabels: null}, spec: {handover: none, readiness: {startSeconds: 9}, rollout: {maxNodes: 1}}", 1),
 			[]string{profileKind},
-			"{drainSeconds: 60, handover: none, image: 'localhost/proxyv2:1', istio: {namespace: istio-system, revision: 1-31}, " +
+			"{handover: none, image: 'localhost/proxyv2:1', istio: {namespace: istio-system, revision: 1-31}, " +
 				"namespaceSelector: {}, readiness: {startSeconds: 9}, rollout: {maxNodes: 1}}",
 		},
 		"off": {values: strings.Replace(withIstio, "istio: {enabled: true", "istio: {enabled: false", 1), kinds: []string{profileKind}},
