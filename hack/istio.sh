@@ -17,14 +17,17 @@ if [[ ${1:-} == test ]]; then
 fi
 key=$({ go env GOVERSION; echo "${flags[@]}"; cat test/istio/go.mod test/istio/go.sum; } | sha256sum | cut -c1-16)
 bin=${XDG_CACHE_HOME:-$HOME/.cache}/istio-pod-network-controller/cluster/istio-$key
+mkdir -p "$bin"
+exec 9>"$bin/lock" # checkouts share the cache
+flock 9
 # Small programs first: what is compiled stays when a build is interrupted.
 for package in cni/cmd/istio-cni cni/cmd/install-cni pilot/cmd/pilot-agent pilot/cmd/pilot-discovery; do
   if [[ -e $bin/${package##*/} ]]; then continue; fi
   echo "building ${package##*/}" >&2
-  mkdir -p "$bin"
   (cd test/istio && GOGC=400 ../../hack/build.sh "${flags[@]}" -o "$bin/${package##*/}.partial" "istio.io/istio/$package") >&2
   mv "$bin/${package##*/}.partial" "$bin/${package##*/}"
 done
+flock -u 9
 
 helm=${HELM:-$(make -s print-helm)}
 out=$PWD/build/istio

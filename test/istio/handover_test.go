@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -32,23 +33,29 @@ func (l *load) record(err error) {
 	}
 }
 
-// load asks the service, until it is ended, on new connections and on kept ones. A kept connection that the proxy asks to close is opened anew.
-func (e *echoes) load(t *testing.T, fresh, kept int) *load {
+// load asks the service, until it is ended, each way from several places at once: on new connections, on kept ones, and by HTTP/2 on one connection.
+// A kept connection that the proxy asks to close is opened anew.
+func (e *echoes) load(t *testing.T) *load {
 	t.Helper()
+	const each = 3
 	ctx, cancel := context.WithCancel(t.Context())
 	l := &load{stop: cancel}
-	for range fresh {
-		l.done.Go(func() {
-			for ctx.Err() == nil {
-				got, err := e.client.get(t, echoHost, echoAt, "/")
-				if err == nil && got.status != http.StatusOK {
-					err = fmt.Errorf("answered %d: %s", got.status, got.body)
-				}
-				l.record(err)
+	ask := func(pod *meshPod, host, address string) {
+		for ctx.Err() == nil {
+			got, err := pod.get(t, host, address, "/")
+			if err == nil && got.status != http.StatusOK {
+				err = fmt.Errorf("answered %s of %s by %d: %s", got.Protocol, host, got.status, got.body)
 			}
-		})
+			l.record(err)
+		}
 	}
-	for range kept {
+	http2 := e.client.overHTTP2()
+	t.Cleanup(http2.transport.CloseIdleConnections)
+	for range each {
+		l.done.Go(func() { ask(e.client, echoHost, echoAt) })
+		l.done.Go(func() { ask(http2, echoHost+":9001", "10.96.0.10:9001") })
+	}
+	for range each {
 		l.done.Go(func() {
 			for ctx.Err() == nil {
 				if err := e.client.keepAsking(ctx, l); err != nil {
@@ -104,15 +111,27 @@ func (p *meshPod) keepAsking(ctx context.Context, l *load) error {
 // ports, and the old one serves what it has accepted.
 func TestHandover_underLoad_losesNoConnection(t *testing.T) {
 	parent, e := t, newEchoes(t)
-	for _, pod := range []*meshPod{e.servers[0], e.client} {
+	for _, c := range []struct {
+		pod, from *meshPod // who is handed over, and who has a connection through it
+		to        string
+	}{{e.servers[0], e.outside(), e.servers[0].ip + ":9000"}, {e.client, e.client, "10.96.0.10:9000"}} {
+		pod := c.pod
 		t.Run(pod.name, func(t *testing.T) {
-			l := e.load(t, 3, 3)
+			l := e.load(t)
 			old := e.proxies[pod.name]
 			for range 2 {
+				held, err := c.from.dial(t.Context(), c.to)
+				if err != nil {
+					t.Fatal(err)
+				}
 				next := pod.start(parent)
 				next.awaitReady(t)
 				old.stopListening(t)
-				old.end(t)
+				old.end(t, func() {
+					if got, err := converse(held, "held"); err != nil || !strings.HasSuffix(got, " held") {
+						t.Errorf("a connection that the old proxy has says %q, %v", got, err)
+					}
+				})
 				old = next
 			}
 			e.proxies[pod.name] = old
@@ -143,13 +162,20 @@ func (x *proxy) stopListening(t *testing.T) {
 	}
 }
 
-// end tells the agent to end, and waits until it has: at the latest when nothing is left to serve.
-func (x *proxy) end(t *testing.T) {
+// end tells the agent to end, and waits until it has: when nothing is left to serve. Meanwhile something is done.
+func (x *proxy) end(t *testing.T, meanwhile func()) {
 	t.Helper()
-	began := time.Now()
 	if err := unix.Kill(x.cmd.Process.Pid, unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
+	// The agent looks for open connections after the shortest time of a drain, every second.
+	select {
+	case <-x.ended:
+		t.Fatalf("the proxy of %s has ended with a connection", x.pod.name)
+	case <-time.After(3 * time.Second):
+	}
+	meanwhile()
+	began := time.Now()
 	select {
 	case <-x.ended:
 		t.Logf("ended after %s", time.Since(began).Round(time.Millisecond))

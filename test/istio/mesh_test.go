@@ -30,6 +30,9 @@ type world struct {
 // newWorld starts istiod, with objects and configuration.
 func newWorld(t *testing.T, objects, config string) *world {
 	t.Helper()
+	for _, program := range []string{"ip", "nft"} {
+		kerneltest.ProgramPath(t, program)
+	}
 	w := &world{node: kerneltest.New(t), ca: newAuthority(t), programs: programs(t), pods: map[string]*meshPod{}}
 	kerneltest.Shell(t, w.node, "ip link add br0 type bridge && ip link set br0 up && ip address add "+nodeIP+"/16 dev br0", "")
 	w.istiod = fake.NewFakeDiscoveryServer(t, fake.FakeOptions{

@@ -60,6 +60,13 @@ func (p *meshPod) dial(ctx context.Context, address string) (c net.Conn, err err
 	return c, err
 }
 
+// overHTTP2 is the pod's application as a client of HTTP/2 without TLS, which keeps its connection.
+func (p *meshPod) overHTTP2() *meshPod {
+	transport := &http.Transport{DialContext: p.transport.DialContext, Protocols: new(http.Protocols)}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	return &meshPod{world: p.world, name: p.name, ip: p.ip, ns: p.ns, transport: transport}
+}
+
 // answered is what an application answers.
 type answered struct {
 	Pod      string
@@ -111,6 +118,11 @@ func (p *meshPod) exchange(ctx context.Context, address, text string) (string, e
 	if err != nil {
 		return "", err
 	}
+	return converse(c, text)
+}
+
+// converse sends a text on a connection, reads the answer to its end, and closes the connection.
+func converse(c net.Conn, text string) (string, error) {
 	defer c.Close() //nolint:errcheck // it was read
 	if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		return "", err

@@ -52,7 +52,7 @@ func (l *Listeners) accepted(ctx context.Context, address string, socket *net.TC
 		_ = socket.Close() // it was removed this moment
 		return
 	}
-	c := &conn{Conn: socket, listeners: l, listener: p, counted: p, source: unmap(socket.RemoteAddr()), target: unmap(socket.LocalAddr())}
+	c := &conn{Conn: socket, socket: socket, listeners: l, listener: p, counted: p, source: unmap(socket.RemoteAddr()), target: unmap(socket.LocalAddr())}
 	p.active.Add(1)
 	p.total.Add(1)
 	if p.original {

@@ -3,7 +3,6 @@ package listen
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -220,12 +219,11 @@ func (ch *chain) track(c *conn) {
 	}
 }
 
-// cut closes the chain's connections.
+// cut ends the chain's connections: who serves them finds them closed.
 func (ch *chain) cut() {
 	ch.mu.Lock()
-	conns := slices.Collect(maps.Keys(ch.conns))
-	ch.mu.Unlock()
-	for _, c := range conns {
-		c.end("its filter chain is gone")
+	defer ch.mu.Unlock()
+	for c := range ch.conns {
+		_ = c.socket.Close()
 	}
 }

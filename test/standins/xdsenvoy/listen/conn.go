@@ -15,6 +15,7 @@ import (
 // conn is an accepted connection.
 type conn struct {
 	net.Conn  // with the bytes that were looked at, and without the TLS that was terminated
+	socket    *net.TCPConn
 	listeners *Listeners
 	listener  *listener
 	source    netip.AddrPort

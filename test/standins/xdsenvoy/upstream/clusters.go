@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -74,7 +75,11 @@ func (c *Clusters) Apply(change discovery.Change) error {
 			old.closeIdle()
 		}
 	}
-	c.received = c.received || change.Type == discovery.Clusters
+	if change.Type == discovery.Clusters {
+		c.received = true
+		wanted := c.services()
+		maps.DeleteFunc(c.assignments, func(name string, _ *assignment) bool { return !slices.Contains(wanted, name) })
+	}
 	close(c.changed)
 	c.changed = make(chan struct{})
 	return errors.Join(errs...)
@@ -101,6 +106,11 @@ func (c *Clusters) set(name string, m *clusterv3.Cluster) error {
 func (c *Clusters) Wanted() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.services()
+}
+
+// services is Wanted with the lock held.
+func (c *Clusters) services() []string {
 	names := []string{}
 	for _, cluster := range c.clusters {
 		if cluster.service != "" {

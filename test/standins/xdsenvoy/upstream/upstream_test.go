@@ -103,6 +103,25 @@ func TestPick_withoutEndpoints_orToWhereItWasGoing(t *testing.T) {
 	}
 }
 
+// Endpoints go with their last cluster: a new cluster of that name waits for new ones.
+func TestApply_ofRemovedClusters_forgetsEndpoints(t *testing.T) {
+	c := newClusters()
+	for range 2 {
+		if err := apply(t, c, discovery.Clusters, "outbound|80||echo", &clusterv3.Cluster{}, inMesh); err != nil {
+			t.Fatal(err)
+		}
+		if missing := c.Missing(); len(missing) != 1 {
+			t.Errorf("missing are %v", missing)
+		}
+		if err := apply(t, c, discovery.Endpoints, "echo", &endpointv3.ClusterLoadAssignment{}, `{"clusterName": "echo"}`); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Apply(discovery.Change{Type: discovery.Clusters, Removed: []string{"outbound|80||echo"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A refused cluster leaves the one before in force.
 func TestApply_refusesClustersThatItDoesNotUnderstand(t *testing.T) {
 	c := newClusters()
