@@ -68,24 +68,27 @@ func (o outside) mixed(t *testing.T) {
 // startsMeasured is how many pods of each shape are started for the figures, unless E2E_ISTIO_STARTS says otherwise.
 const startsMeasured = 2
 
-// From the sandbox to the ready proxy, as Kubernetes says it: outside, and injected.
+// From the sandbox to the start of the proxy's process, and to the ready proxy as Kubernetes says it: outside, and injected.
 func (o outside) starts(t *testing.T) {
 	m := o.injectedMesh(t)
 	for _, shape := range []struct {
-		name   string
-		change func(*corev1.Pod) *corev1.Pod
-		ready  func(*corev1.Pod) bool
+		name, container string
+		change          func(*corev1.Pod) *corev1.Pod
+		ready           func(*corev1.Pod) bool
 	}{
-		{"outside", m.movedOut, func(pod *corev1.Pod) bool { return conditionOf(pod).Status == corev1.ConditionTrue }},
-		{"injected", func(pod *corev1.Pod) *corev1.Pod { return pod }, hasInjectedProxy},
+		{"outside", managedProxy, m.movedOut, func(pod *corev1.Pod) bool { return conditionOf(pod).Status == corev1.ConditionTrue }},
+		{"injected", "istio-proxy", func(pod *corev1.Pod) *corev1.Pod { return pod }, hasInjectedProxy},
 	} {
-		var took []time.Duration
+		var started, readied []time.Duration
 		for i := range amount(t, "E2E_ISTIO_STARTS", startsMeasured) {
 			pod := shape.change(m.member(t, shape.name, fmt.Sprint("start-", i)))
-			took = append(took, m.proxyStart(t, pod, shape.ready))
+			start, ready := m.proxyStart(t, pod, shape.container, shape.ready)
+			started, readied = append(started, start), append(readied, ready)
 		}
-		slices.Sort(took)
-		t.Logf("%s: %d pods, from the sandbox to the ready proxy %s to %s, in the middle %s", shape.name, len(took), took[0], took[len(took)-1], took[len(took)/2])
+		for what, took := range map[string][]time.Duration{"process": started, "ready proxy": readied} {
+			slices.Sort(took)
+			t.Logf("%s: %d pods, from the sandbox to the %s %s to %s, median %s", shape.name, len(took), what, took[0], took[len(took)-1], took[len(took)/2])
+		}
 	}
 }
 
@@ -96,8 +99,9 @@ func hasInjectedProxy(pod *corev1.Pod) bool {
 	})
 }
 
-// proxyStart makes a pod, waits until its proxy is ready, and deletes it.
-func (m managed) proxyStart(t *testing.T, pod *corev1.Pod, ready func(*corev1.Pod) bool) time.Duration {
+// proxyStart makes a pod, waits until its proxy is ready, and deletes it. It returns how long after the sandbox the proxy's process was started, and
+// the proxy was ready.
+func (m managed) proxyStart(t *testing.T, pod *corev1.Pod, container string, isReady func(*corev1.Pod) bool) (started, ready time.Duration) {
 	t.Helper()
 	watched, err := m.pods().Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + pod.Name})
 	must(t, err)
@@ -114,19 +118,30 @@ func (m managed) proxyStart(t *testing.T, pod *corev1.Pod, ready func(*corev1.Po
 			if !ok || event.Type == watch.Deleted {
 				t.Fatalf("the watch of %s says %+v", pod.Name, event)
 			}
-			if pod = now; ready(pod) {
-				return time.Since(m.sandboxMade(t, pod)).Round(time.Millisecond)
+			if pod = now; isReady(pod) {
+				sandbox, proxy := m.madeAt(t, pod, container)
+				return proxy.Sub(sandbox).Round(time.Millisecond), time.Since(sandbox).Round(time.Millisecond)
 			}
 		}
 	}
 }
 
-// sandboxMade is when the runtime had made a pod's sandbox.
-func (c *cluster) sandboxMade(t *testing.T, pod *corev1.Pod) time.Time {
+// madeAt is when the runtime had made a pod's sandbox, and had started a container in it.
+func (c *cluster) madeAt(t *testing.T, pod *corev1.Pod, container string) (sandbox, started time.Time) {
 	t.Helper()
-	status, err := c.runtime.PodSandboxStatus(t.Context(), &criv1.PodSandboxStatusRequest{PodSandboxId: c.sandboxOf(t, pod).ID})
+	id := c.sandboxOf(t, pod).ID
+	made, err := c.runtime.PodSandboxStatus(t.Context(), &criv1.PodSandboxStatusRequest{PodSandboxId: id})
 	must(t, err)
-	return time.Unix(0, status.GetStatus().GetCreatedAt())
+	list, err := c.runtime.ListContainers(t.Context(), &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{
+		PodSandboxId: id, LabelSelector: map[string]string{"io.kubernetes.container.name": container},
+	}})
+	must(t, err)
+	if len(list.GetContainers()) != 1 {
+		t.Fatalf("%s has %d containers %s", pod.Name, len(list.GetContainers()), container)
+	}
+	status, err := c.runtime.ContainerStatus(t.Context(), &criv1.ContainerStatusRequest{ContainerId: list.GetContainers()[0].GetId()})
+	must(t, err)
+	return time.Unix(0, made.GetStatus().GetCreatedAt()), time.Unix(0, status.GetStatus().GetStartedAt())
 }
 
 // What is wrong is said in words, where people look.
