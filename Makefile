@@ -184,7 +184,7 @@ cluster-down: ## Stop the one-node cluster and leave nothing behind
 	$(KC) down
 
 .PHONY: demo
-demo: ## Show the agent step by step on the one-node cluster
+demo: ## Show the agent step by step on the one-node cluster. ISTIO=1: at last Istio's bookinfo, in a real mesh (the first build takes ten minutes more)
 	hack/demo.sh
 
 .PHONY: demo-down
@@ -197,6 +197,11 @@ e2e: ## Run the end-to-end tests on the one-node cluster
 .PHONY: e2e-crio
 e2e-crio: ## Run the tests of NRI and of managed proxies on a node of CRI-O, or those that RUN names
 	E2E_RUNTIME=crio E2E_BACKENDS=none E2E_HOOKS=nri hack/e2e.sh $(if $(RUN),-test.run '$(RUN)')
+
+.PHONY: istio-envoy
+istio-envoy: ## Run the tests of Istio's proxy outside of pods with ENVOY=/path/to/envoy, of the version that Istio wants, instead of the stand-in
+	@test -x '$(ENVOY)' || { echo 'name an Envoy: make istio-envoy ENVOY=/path/to/envoy' >&2; exit 2; }
+	E2E_ENVOY='$(abspath $(ENVOY))' E2E_BACKENDS=none E2E_HOOKS=istio hack/e2e.sh -test.run '^TestIstioOutside$$'
 
 .PHONY: matrix
 matrix: ## Run the tests on what users have: CELLS is all, quick (kernels, small), or names as in hack/matrix; goes on where it was cut off

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Shows the agent on a cluster: two pods with a proxy each, and one request between them that both proxies handle. Then the same pods without
-# a proxy in their spec, and an upgrade of their proxies under load.
+# a proxy in their spec, and an upgrade of their proxies under load. With ISTIO=1 in the environment also Istio's bookinfo in a real mesh.
 #
 #   hack/demo.sh              on a one-node cluster of its own, which it starts; hack/preflight.sh looks at what it needs
 #   hack/demo.sh --existing   on the cluster that kubectl and helm in PATH reach (DEMO_KUBECONFIG names another one), with images that its
@@ -32,6 +32,8 @@ k() { $kubectl "$@"; }
 sidecars=managedproxies
 # shellcheck source=hack/demo/sidecars.sh
 source hack/demo/sidecars.sh
+# shellcheck source=hack/demo/istio.sh
+source hack/demo/istio.sh
 
 # failed keeps the cluster as it is, to be looked at.
 failed() {
@@ -141,6 +143,7 @@ step "The rules in the network namespace of $details, with what they have counte
 k -n "$name" exec "$(agent_of bookinfo "$details")" -- $show | shown
 
 second_act
+third_act
 
 step "To look further"
 agent=$(agent_of bookinfo "$details")

@@ -3,7 +3,7 @@
 # when they are there), its images and its charts. No container engine is needed. Prints the directory.
 # With the argument test it runs the tests of test/istio instead, with the same packages.
 # Envoy is not written in Go. In its place the image proxyv2:istio has the test proxy, which listens where Envoy would and knows nothing of istiod, and
-# proxyv2:outside has the stand-in of test/standins/xdsenvoy, which does what istiod says.
+# proxyv2:outside has the stand-in of test/standins/xdsenvoy, which does what istiod says, or the Envoy that E2E_ENVOY names.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -34,12 +34,18 @@ out=$PWD/build/istio
 rm -rf "$out"
 mkdir -p "$out"
 go -C hack/cluster build "${flags[@]}" -o "$out/testproxy" ./cmd/testproxy
-go -C test/standins/xdsenvoy build "${flags[@]}" -o "$out/envoy" ./cmd/envoy
+libraries=()
+if [[ ${E2E_ENVOY:-} ]]; then
+  cp "$E2E_ENVOY" "$out/envoy"
+  while read -r library; do libraries+=(--file "$library:$library"); done < <(ldd "$out/envoy" | grep -o '/[^ ]*' || true) # none if it is static
+else
+  go -C test/standins/xdsenvoy build "${flags[@]}" -o "$out/envoy" ./cmd/envoy
+fi
 source=$(go -C test/istio list -m -f '{{.Dir}}' istio.io/istio)
 $kc image --binary "$bin/pilot-discovery" --entrypoint /usr/local/bin/pilot-discovery --user 1337:1337 --tag localhost/pilot:istio -o "$out/pilot.tar"
 # Image and the program in Envoy's place.
 while read -r tag envoy archive; do
-  $kc image --binary "$bin/pilot-agent" --entrypoint /usr/local/bin/pilot-agent --iptables --file "$out/$envoy:/usr/local/bin/envoy" \
+  $kc image --binary "$bin/pilot-agent" --entrypoint /usr/local/bin/pilot-agent --iptables --file "$out/$envoy:/usr/local/bin/envoy" "${libraries[@]}" \
     --file "$source/tools/packaging/common/envoy_bootstrap.json:/var/lib/istio/envoy/envoy_bootstrap_tmpl.json" --tag "localhost/proxyv2:$tag" -o "$out/$archive"
 done <<<"istio testproxy proxyv2.tar
 outside envoy proxyv2-outside.tar"

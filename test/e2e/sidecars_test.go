@@ -97,7 +97,12 @@ func (m managed) createProfileFrom(t testing.TB, sample string, change ...func(s
 		f(spec)
 	}
 	// On busy cores a start takes its time, and one that is given up is followed by another epoch than the tests wait for.
-	if readiness := spec["readiness"].(map[string]any); readiness["startSeconds"] == nil {
+	readiness, _ := spec["readiness"].(map[string]any)
+	if readiness == nil {
+		readiness = map[string]any{}
+		spec["readiness"] = readiness
+	}
+	if readiness["startSeconds"] == nil {
 		readiness["startSeconds"] = int64(patience / time.Second)
 	}
 	_, err = m.objects.Resource(sidecarKind("proxyprofiles")).Create(t.Context(), profile, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})

@@ -106,7 +106,8 @@ func (c client) get(ctx context.Context, url string) ([]byte, error) {
 		return nil, fmt.Errorf("read the answer: %w", err)
 	}
 	if response.StatusCode != http.StatusOK {
-		return body, fmt.Errorf("%s: %s", url, response.Status)
+		reason, _, _ := strings.Cut(string(body), "\n") // such as a proxy's
+		return body, fmt.Errorf("%s: %s: %s", url, response.Status, reason)
 	}
 	return body, nil
 }

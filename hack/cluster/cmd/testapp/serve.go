@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -20,17 +21,20 @@ func serve(ctx context.Context, args []string, progress io.Writer) error {
 	httpPorts := flags.String("http", "8080", "comma-separated ports that answer HTTP requests")
 	tcpPorts := flags.String("tcp", "", "comma-separated ports that answer as soon as a connection is there, then echo")
 	bind := flags.String("bind", "", "the only address to listen on (default: all, of both families)")
-	banner := flags.String("banner", hostname(), "how the server calls itself")
+	var s server
+	flags.StringVar(&s.banner, "banner", hostname(), "how the server calls itself")
+	ask := flags.String("ask", "", "comma-separated URLs that are asked for each HTTP request, by a new connection each")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+	s.ask = split(*ask)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	failed := make(chan error, 1)
 	for _, kind := range []struct {
 		ports  string
-		handle func(context.Context, net.Listener, string) error
-	}{{*httpPorts, serveHTTP}, {*tcpPorts, serveTCP}} {
+		handle func(context.Context, net.Listener) error
+	}{{*httpPorts, s.serveHTTP}, {*tcpPorts, s.serveTCP}} {
 		for _, port := range split(kind.ports) {
 			listener, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(*bind, port))
 			if err != nil {
@@ -38,7 +42,7 @@ func serve(ctx context.Context, args []string, progress io.Writer) error {
 			}
 			fmt.Fprintf(progress, "listening on %s\n", listener.Addr())
 			go func() {
-				if err := kind.handle(ctx, listener, *banner); err != nil {
+				if err := kind.handle(ctx, listener); err != nil {
 					select {
 					case failed <- err:
 					default: // one reason to end is enough
@@ -55,22 +59,18 @@ func serve(ctx context.Context, args []string, progress io.Writer) error {
 	}
 }
 
+// server is what a server says of itself, and whom it asks.
+type server struct {
+	banner string
+	ask    []string
+}
+
 // serveHTTP answers every path and method alike.
-func serveHTTP(ctx context.Context, l net.Listener, banner string) error {
+func (s server) serveHTTP(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
 		ReadHeaderTimeout: 10 * time.Second,
 		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			conn, ok := r.Context().Value(connKey{}).(net.Conn)
-			if !ok {
-				http.Error(w, "no connection", http.StatusInternalServerError)
-				return
-			}
-			a := answerFor(banner, conn.LocalAddr(), conn.RemoteAddr())
-			a.Path, a.Host = r.URL.Path, r.Host
-			w.Header().Set("Content-Type", "application/json")
-			_ = writeAnswer(w, a) // the client has gone
-		}),
+		Handler:           http.HandlerFunc(s.answerHTTP),
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
@@ -80,11 +80,37 @@ func serveHTTP(ctx context.Context, l net.Listener, banner string) error {
 	return nil
 }
 
+// answerHTTP fails if a server that it asks does: the client learns of it.
+func (s server) answerHTTP(w http.ResponseWriter, r *http.Request) {
+	conn, ok := r.Context().Value(connKey{}).(net.Conn)
+	if !ok {
+		http.Error(w, "no connection", http.StatusInternalServerError)
+		return
+	}
+	a := answerFor(s.banner, conn.LocalAddr(), conn.RemoteAddr())
+	a.Path, a.Host, a.ClientCert = r.URL.Path, r.Host, r.Header.Get("X-Forwarded-Client-Cert")
+	for _, url := range s.ask {
+		body, err := client{"tcp", 5 * time.Second}.get(r.Context(), url)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
+		asked, err := readAnswer(bytes.NewReader(body))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
+		a.Asked = append(a.Asked, asked)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = writeAnswer(w, a) // the client has gone
+}
+
 // connKey finds a request's connection in its context.
 type connKey struct{}
 
 // serveTCP speaks first, as mail servers and databases do: proxies that wait for the client's first bytes fail here.
-func serveTCP(ctx context.Context, l net.Listener, banner string) error {
+func (s server) serveTCP(ctx context.Context, l net.Listener) error {
 	// Accept has no context: closing the listener is how it ends.
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
@@ -98,7 +124,7 @@ func serveTCP(ctx context.Context, l net.Listener, banner string) error {
 		}
 		go func() {
 			defer conn.Close()
-			if writeAnswer(conn, answerFor(banner, conn.LocalAddr(), conn.RemoteAddr())) == nil {
+			if writeAnswer(conn, answerFor(s.banner, conn.LocalAddr(), conn.RemoteAddr())) == nil {
 				_, _ = io.Copy(conn, conn) // until the client ends it, in whatever way
 			}
 		}()

@@ -33,6 +33,48 @@ func TestHTTPAnswerTellsBothEndsOfTheConnection(t *testing.T) {
 	}
 }
 
+// A page is made of the answers of other servers, with what a proxy has said of the certificates. It fails if one of them does.
+func TestHTTPServerAsksOthers(t *testing.T) {
+	const cert = `By=spiffe://cluster.local/ns/a/sa/reviews;URI=spiffe://cluster.local/ns/a/sa/page`
+	broken := false
+	reviews := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if broken {
+			http.Error(w, "RBAC: access denied", http.StatusForbidden)
+			return
+		}
+		_ = writeAnswer(w, answer{Banner: "reviews", ClientCert: cert})
+	}))
+	defer reviews.Close()
+	page := "http://" + startServer(t, "-http", "0", "-bind", "127.0.0.1", "-banner", "page", "-ask", reviews.URL+"/0,"+reviews.URL+"/1") + "/"
+	var out strings.Builder
+	if err := run(t.Context(), []string{"get", page}, &out, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	got := decode[answer](t, out.String())
+	want := []answer{{Banner: "reviews", ClientCert: cert}, {Banner: "reviews", ClientCert: cert}}
+	if diff := cmp.Diff(want, got.Asked); got.Banner != "page" || diff != "" {
+		t.Error(got.Banner, diff)
+	}
+	broken = true
+	err := run(t.Context(), []string{"get", page}, io.Discard, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "502") || !strings.Contains(err.Error(), "403 Forbidden: RBAC: access denied") {
+		t.Errorf("error %v, want the page's and the reason", err)
+	}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+startServer(t, "-http", "0", "-bind", "127.0.0.1"), http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("X-Forwarded-Client-Cert", cert)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if a, err := readAnswer(response.Body); err != nil || a.ClientCert != cert {
+		t.Errorf("the server saw %q, error %v", a.ClientCert, err)
+	}
+}
+
 // A server that sees another peer knows that somebody is in between.
 func TestHTTPClientTellsTheAddressThatItConnectsFrom(t *testing.T) {
 	var from, peer string

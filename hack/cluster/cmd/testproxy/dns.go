@@ -13,23 +13,37 @@ import (
 	"time"
 )
 
-// resolver answers every lookup of an address with its own two addresses, by which a client knows who answered.
-type resolver struct{ a, aaaa netip.Addr }
+// resolver gives a name's addresses, and whether the name exists. Names end without a dot.
+type resolver func(name string) (addresses []netip.Addr, exists bool)
 
-// sidecarResolver is the fake resolver of a sidecar. Its addresses are for documentation (RFC 5737, RFC 3849), so no other server has them.
-func sidecarResolver() resolver {
-	return resolver{a: netip.MustParseAddr("192.0.2.53"), aaaa: netip.MustParseAddr("2001:db8::53")}
+// everyName has all names be at the same addresses, by which a client knows who answered.
+func everyName(addresses ...netip.Addr) resolver {
+	return func(string) ([]netip.Addr, bool) { return addresses, true }
 }
 
-// resolve is a resolver outside pods.
+// sidecarAddresses are the answers of a sidecar's resolver. They are for documentation (RFC 5737, RFC 3849), so no other server has them.
+func sidecarAddresses() (a, aaaa netip.Addr) {
+	return netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")
+}
+
+// resolve is a resolver outside pods, or with -services the cluster's.
 func resolve(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("resolve", flag.ContinueOnError)
 	listen := flags.String("listen", "[::]:53", "comma-separated addresses to answer at")
-	r := sidecarResolver()
-	flags.TextVar(&r.a, "a", r.a, "every name's IPv4 address")
-	flags.TextVar(&r.aaaa, "aaaa", r.aaaa, "every name's IPv6 address")
+	ofServices := flags.Bool("services", false, "answer with the addresses of the Services of the cluster that this pod is in, and no other names")
+	a, aaaa := sidecarAddresses()
+	flags.TextVar(&a, "a", a, "every name's IPv4 address")
+	flags.TextVar(&aaaa, "aaaa", aaaa, "every name's IPv6 address")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	r := everyName(a, aaaa)
+	if *ofServices {
+		names, err := followServices(ctx, inClusterServices)
+		if err != nil {
+			return err
+		}
+		r = names.resolve
 	}
 	addresses := strings.Split(*listen, ",")
 	failed := make(chan error, 2*len(addresses))
@@ -120,6 +134,7 @@ const (
 	// answered are the flags of an answer without an error, recursion available; the bit of recursion desired is the query's.
 	answered         = 0x8080
 	recursionDesired = 0x0100
+	noSuchName       = 3
 	// toQuestion is a name by reference: the one at the question's place.
 	toQuestion = 0xc000 | headerSize
 )
@@ -129,9 +144,14 @@ func (r resolver) answer(query []byte) []byte {
 	if len(query) < headerSize || binary.BigEndian.Uint16(query[4:]) != 1 || query[2]&0x80 != 0 {
 		return nil
 	}
+	var labels []string
 	end := headerSize
 	for end < len(query) && query[end] != 0 {
-		end += 1 + int(query[end])
+		next := end + 1 + int(query[end])
+		if next > len(query) {
+			return nil
+		}
+		labels, end = append(labels, string(query[end+1:next])), next
 	}
 	end += 1 + 4 // the root, type and class
 	if end > len(query) {
@@ -140,15 +160,21 @@ func (r resolver) answer(query []byte) []byte {
 	out := append([]byte{}, query[:end]...)
 	binary.BigEndian.PutUint16(out[2:], answered|binary.BigEndian.Uint16(query[2:])&recursionDesired)
 	copy(out[6:headerSize], make([]byte, 6)) // no answer yet, and what else the query has is not repeated
-	kind := binary.BigEndian.Uint16(query[end-4:])
-	address := map[uint16]netip.Addr{typeA: r.a, typeAAAA: r.aaaa}[kind]
-	if !address.IsValid() {
-		return out // such a name has no such record
+	addresses, exists := r(strings.ToLower(strings.Join(labels, ".")))
+	if !exists {
+		out[3] |= noSuchName
 	}
-	out[7] = 1
-	out = binary.BigEndian.AppendUint16(out, toQuestion)
-	out = append(out, query[end-4:end]...)
-	out = binary.BigEndian.AppendUint32(out, answeredTTL)
-	out = binary.BigEndian.AppendUint16(out, uint16(address.BitLen()/8))
-	return append(out, address.AsSlice()...)
+	kind := binary.BigEndian.Uint16(query[end-4:])
+	for _, address := range addresses {
+		if kind != typeA && kind != typeAAAA || address.Is4() != (kind == typeA) {
+			continue // such a name has no such record
+		}
+		out[7]++
+		out = binary.BigEndian.AppendUint16(out, toQuestion)
+		out = append(out, query[end-4:end]...)
+		out = binary.BigEndian.AppendUint32(out, answeredTTL)
+		out = binary.BigEndian.AppendUint16(out, uint16(address.BitLen()/8))
+		out = append(out, address.AsSlice()...)
+	}
+	return out
 }

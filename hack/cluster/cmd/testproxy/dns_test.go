@@ -11,9 +11,10 @@ import (
 )
 
 func TestEveryNameHasTheResolversAddresses(t *testing.T) {
-	address := startResolver(t)
+	a, aaaa := sidecarAddresses()
+	address := startResolver(t, everyName(a, aaaa))
 	for _, network := range []string{"udp", "tcp"} {
-		for kind, want := range map[string]netip.Addr{"ip4": sidecarResolver().a, "ip6": sidecarResolver().aaaa} {
+		for kind, want := range map[string]netip.Addr{"ip4": a, "ip6": aaaa} {
 			got, err := asking(network, address).LookupNetIP(t.Context(), kind, "some.name.example.")
 			if err != nil || !slices.Equal(got, []netip.Addr{want}) {
 				t.Errorf("%s by %s: %v, %v; want %s", kind, network, got, err, want)
@@ -27,22 +28,26 @@ func TestEveryNameHasTheResolversAddresses(t *testing.T) {
 
 func TestWhatIsNoQueryIsNotAnswered(t *testing.T) {
 	query := []byte{1, 2, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 'a', 0, 0, typeA, 0, 1}
-	if got := sidecarResolver().answer(query); len(got) != len(query)+16 {
+	r := everyName(sidecarAddresses())
+	if got := r.answer(query); len(got) != len(query)+16 {
 		t.Fatalf("the query itself: % x", got)
+	}
+	if got := resolver(func(string) ([]netip.Addr, bool) { return nil, false }).answer(query); len(got) != len(query) || got[3]&0xf != noSuchName {
+		t.Errorf("a name that does not exist: % x", got)
 	}
 	answer := append([]byte{}, query...)
 	answer[2] |= 0x80
 	two := append([]byte{}, query...)
 	two[5] = 2
-	for name, message := range map[string][]byte{"empty": nil, "cut off": query[:len(query)-1], "an answer": answer, "two questions": two} {
-		if got := sidecarResolver().answer(message); got != nil {
+	for name, message := range map[string][]byte{"empty": nil, "cut off": query[:len(query)-1], "cut off in a name": query[:headerSize+1], "an answer": answer, "two questions": two} {
+		if got := r.answer(message); got != nil {
 			t.Errorf("%s: answered by % x", name, got)
 		}
 	}
 }
 
 // startResolver takes a port that is free for UDP as well as for TCP.
-func startResolver(t *testing.T) string {
+func startResolver(t *testing.T, r resolver) string {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	failed := make(chan error, 2)
@@ -54,7 +59,7 @@ func startResolver(t *testing.T) string {
 	if err := probe.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := sidecarResolver().listen(ctx, address, failed); err != nil {
+	if err := r.listen(ctx, address, failed); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

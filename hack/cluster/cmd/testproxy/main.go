@@ -5,7 +5,7 @@
 //	testproxy [proxy sidecar] [-transparent] [flags]
 //	testproxy -c FILE ...: in Envoy's place, as Istio's agent starts it; flags are in the environment, as TESTPROXY
 //	testproxy validate [-within D] [flags]
-//	testproxy resolve [-listen ADDR:PORT,...] [-a ADDR] [-aaaa ADDR]
+//	testproxy resolve [-listen ADDR:PORT,...] [-services | [-a ADDR] [-aaaa ADDR]]
 package main
 
 import (
@@ -69,8 +69,9 @@ func serve(ctx context.Context, args []string) error {
 			return err
 		}
 	}
+	own := everyName(sidecarAddresses())
 	for _, host := range []string{"127.0.0.1", "::1"} {
-		if err := sidecarResolver().listen(ctx, hostPort(host, uint16(*dns)), failed); err != nil {
+		if err := own.listen(ctx, hostPort(host, uint16(*dns)), failed); err != nil {
 			return err
 		}
 	}
