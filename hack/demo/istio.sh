@@ -56,6 +56,7 @@ start_mesh() {
   k label namespace bookinfo-istio sidecar-profile=istio --overwrite >/dev/null
   k annotate namespace bookinfo-istio pod-network-controller.istio.io/sidecar=istio --overwrite >/dev/null
   k get proxyprofile istio | shown # the chart's
+  ki delete virtualservice reviews --ignore-not-found >/dev/null # of an earlier run
   {
     workload ratings v1
     workload details v1

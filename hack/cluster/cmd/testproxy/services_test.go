@@ -61,7 +61,7 @@ func TestNamesFollowTheServices(t *testing.T) {
 			want  string
 		}{{map[string][]netip.Addr{"b": nil}, nil, "b"}, {nil, failed, "b"}, {map[string][]netip.Addr{"c": nil}, nil, "c"}} {
 			now, err = step.names, step.err
-			time.Sleep(namesEvery + time.Millisecond)
+			<-time.After(namesEvery + time.Millisecond)
 			synctest.Wait()
 			if _, exists := names.resolve(step.want); !exists {
 				t.Errorf("%s has no name", step.want)
