@@ -141,7 +141,7 @@ func (h home) files(epoch uint32) string {
 // forget removes what belongs to one epoch. Its socket in the run directory may be in use until the proxy ends.
 func (h home) forget(epoch uint32) error {
 	return errors.Join(
-		h.forgetSecrets(epoch), os.RemoveAll(h.files(epoch)), os.RemoveAll(h.istio(epoch)), h.unnote(epoch, factReady, factSuccessor, factTelling, factDraining),
+		h.forgetSecrets(epoch), os.RemoveAll(h.files(epoch)), os.RemoveAll(istioHome(h, epoch)), h.unnote(epoch, factReady, factSuccessor, factTelling, factDraining),
 		os.RemoveAll(filepath.Join(h.run(), handoverSocket(epoch))), os.RemoveAll(filepath.Join(h.run(), admin(epoch))),
 	)
 }

@@ -62,23 +62,23 @@ type IstioFacts struct {
 
 // IstioFacts returns what was computed for an epoch's proxy. Of a proxy that is not Istio's nothing was.
 func (h Homes) IstioFacts(s podnet.Sandbox, epoch uint32) IstioFacts {
-	return h.of(keyOf(s)).istioFacts(epoch)
+	return istioFacts(h.of(keyOf(s)), epoch)
 }
 
-func (h home) istioFacts(epoch uint32) (out IstioFacts) {
-	text, err := os.ReadFile(filepath.Join(h.istio(epoch), istioFile))
+func istioFacts(h home, epoch uint32) (out IstioFacts) {
+	text, err := os.ReadFile(filepath.Join(istioHome(h, epoch), istioFile))
 	if err != nil || json.Unmarshal(text, &out) != nil {
 		return IstioFacts{}
 	}
 	return out
 }
 
-// istio is the directory of what only Istio's proxy of an epoch has.
-func (h home) istio(epoch uint32) string { return filepath.Join(h.path, "istio-"+number(epoch)) }
+// istioHome is the directory of what only Istio's proxy of an epoch has.
+func istioHome(h home, epoch uint32) string { return filepath.Join(h.path, "istio-"+number(epoch)) }
 
 // prepareIstio makes the directories that a computed proxy writes to, anew, and keeps the facts.
-func (h home) prepareIstio(l launch) error {
-	dir, o := h.istio(l.epoch), l.profile.owner()
+func prepareIstio(h home, l launch) error {
+	dir, o := istioHome(h, l.epoch), l.profile.owner()
 	if err := os.RemoveAll(dir); err != nil || l.istio == nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func (l launch) istioMounts(h home) []sidecar.Mount {
 		out = append(out, sidecar.Mount{Host: filepath.Join(h.secrets(l.epoch), s.Name), Container: path.Join(istioSecrets, s.Name), ReadOnly: true, Relabel: true})
 	}
 	for _, dir := range istioWritable() {
-		out = append(out, sidecar.Mount{Host: filepath.Join(h.istio(l.epoch), path.Base(dir)), Container: dir, Relabel: true})
+		out = append(out, sidecar.Mount{Host: filepath.Join(istioHome(h, l.epoch), path.Base(dir)), Container: dir, Relabel: true})
 	}
 	return out
 }

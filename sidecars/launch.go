@@ -87,7 +87,7 @@ func (s stepping) prepare(ctx context.Context, epoch uint32) (l launch, err erro
 	if err != nil {
 		return l, err
 	}
-	err = errors.Join(s.home.prepare(p.owner()), s.home.write(epoch, files, p.owner()), s.home.forgetSecrets(epoch), s.home.prepareIstio(l))
+	err = errors.Join(s.home.prepare(p.owner()), s.home.write(epoch, files, p.owner()), s.home.forgetSecrets(epoch), prepareIstio(s.home, l))
 	if err != nil || len(l.profile.Spec.Secrets) == 0 {
 		return l, err
 	}

@@ -64,7 +64,7 @@ func (v view) status(f *followed, d Decision, pulling bool) Status {
 	if shown != nil {
 		out.Epoch, out.Image, out.Hash = shown.Epoch, shown.Image, versionOf(*shown)
 		out.Ready = shown.ID == d.Serving && v.answers[shown.ID].now
-		facts := v.home.istioFacts(shown.Epoch)
+		facts := istioFacts(v.home, shown.Epoch)
 		out.Labels = facts.Labels
 		out.Message = Joined(Joined(out.Message, v.standIn(f, *shown)), facts.Aside)
 	}

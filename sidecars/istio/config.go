@@ -18,8 +18,8 @@ const (
 	binaryPath    = "binaryPath"
 )
 
-// proxyConfig is the mesh's defaultConfig merged with the pod's annotation.
-func (m *Mesh) proxyConfig(annotations map[string]string) (map[string]any, error) {
+// proxyConfig is a mesh's defaultConfig merged with the pod's annotation.
+func proxyConfig(defaults map[string]any, annotations map[string]string) (map[string]any, error) {
 	text, over := annotations[keyConfig], map[string]any{}
 	if alias := aliasIn(text); alias != "" {
 		return nil, fmt.Errorf("annotation %s: aliases (%.80s) are not followed, write what they stand for", keyConfig, alias)
@@ -30,7 +30,7 @@ func (m *Mesh) proxyConfig(annotations map[string]string) (map[string]any, error
 	if program, isSet := over[binaryPath]; isSet {
 		return nil, fmt.Errorf("annotation %s: %s is %s: which program runs is for the profile's image to say, take it out", keyConfig, binaryPath, short(program))
 	}
-	config, err := merge(m.config.DefaultConfig, over)
+	config, err := merge(defaults, over)
 	if err != nil {
 		return nil, fmt.Errorf("annotation %s: %w", keyConfig, err)
 	}

@@ -26,6 +26,13 @@ const (
 	secondStatus, secondAdmin, secondDebug = 15320, 15300, 15304
 )
 
+// Listeners returns the ports of Envoy's to which a pod's traffic has to be redirected (pkg/config/mesh/mesh.go has the defaults).
+func (m *Mesh) Listeners() (outbound, inbound int64) {
+	outbound, _ = m.config.ProxyListenPort.Int64() // 0: none is set
+	inbound, _ = m.config.ProxyInboundListenPort.Int64()
+	return cmp.Or(outbound, 15001), cmp.Or(inbound, 15006)
+}
+
 // place writes a slot's ports into a proxy, its configuration and its environment. Slot 0 has the mesh's, slot 1 none that slot 0, the mesh, a
 // variable or a container of the pod uses.
 func (m *Mesh) place(p Pod, config map[string]any, env *environment, out *Proxy) (err error) {

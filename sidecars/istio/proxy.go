@@ -18,7 +18,7 @@ const (
 // Proxy computes how pilot-agent runs for a pod, by Istio's template manifests/charts/istio-control/istio-discovery/files/injection-template.yaml.
 // Its errors name the setting and its value.
 func (m *Mesh) Proxy(p Pod) (Proxy, error) {
-	config, err := m.proxyConfig(p.Pod.Annotations)
+	config, err := proxyConfig(m.config.DefaultConfig, p.Pod.Annotations)
 	if err != nil {
 		return Proxy{}, err
 	}
