@@ -55,6 +55,7 @@ func TestIstioOutside(t *testing.T) {
 		{"bookinfo", o.bookinfo},
 		{"upgrades", o.upgrades},
 		{"mixed", o.mixed},
+		{"moves", o.moves},
 		{"ends", o.ends},
 		{"mistakes", o.mistakes},
 		{"starts", o.starts},
