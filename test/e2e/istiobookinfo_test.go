@@ -61,12 +61,12 @@ func (o outside) bookinfo(t *testing.T) {
 	productpage, shopper := pods[5], pods[6]
 	whole := func(a answer) error { return m.isPage(a, "shopper") }
 	m.asks(t, identityWithin, shopper, meshURL("productpage"), whole)
-	if err := m.fromOutside(t, productpage); err != nil {
+	if err := fromOutside(t.Context(), productpage); err != nil {
 		t.Errorf("a client without a proxy, before only mTLS is taken: %v", err)
 	}
 
 	m.apply(t, strict)
-	eventually(t, "the refusal of a client without a certificate", func(context.Context) error { return refused(m.fromOutside(t, productpage)) })
+	eventually(t, "the refusal of a client without a certificate", func(ctx context.Context) error { return refused(fromOutside(ctx, productpage)) })
 	m.asks(t, identityWithin, shopper, meshURL("productpage"), whole)
 
 	m.apply(t, fmt.Sprintf(subsets, firstAlone))
@@ -81,8 +81,8 @@ func (o outside) bookinfo(t *testing.T) {
 	})
 
 	m.apply(t, fmt.Sprintf(denied, m.name))
-	eventually(t, "the refusal by details", func(context.Context) error {
-		_, err := m.tryFrom(t, productpage, "get", meshURL("details"))
+	eventually(t, "the refusal by details", func(ctx context.Context) error {
+		_, err := m.testapp(ctx, productpage, "get", meshURL("details"))
 		return refused(err, "403 Forbidden")
 	})
 	m.asks(t, identityWithin, productpage, meshURL("ratings"), func(a answer) error { return m.calledBy(a, "ratings", "productpage") })
@@ -99,10 +99,9 @@ func (s *space) isPage(a answer, caller string) error {
 }
 
 // fromOutside has this program, which has no proxy, ask a pod.
-func (s *space) fromOutside(t *testing.T, pod *corev1.Pod) error {
-	t.Helper()
+func fromOutside(ctx context.Context, pod *corev1.Pod) error {
 	var a answer
-	return request(t.Context(), at(pod, families()[0], meshPort), "/", &a)
+	return request(ctx, at(pod, families()[0], meshPort), "/", &a)
 }
 
 // refused wants an error with some words.
@@ -121,8 +120,8 @@ func refused(err error, words ...string) error {
 // awaitReviews waits until a pod's questions to reviews are answered by some pods, and no others.
 func (s *space) awaitReviews(t *testing.T, from *corev1.Pod, want ...string) {
 	t.Helper()
-	eventually(t, fmt.Sprint("answers of ", want), func(context.Context) error {
-		out, err := s.tryFrom(t, from, "dial", "-n=30", "-every=0", "-report=0", meshURL("reviews"))
+	eventually(t, fmt.Sprint("answers of ", want), func(ctx context.Context) error {
+		out, err := s.testapp(ctx, from, "dial", "-n=30", "-every=0", "-report=0", meshURL("reviews"))
 		if err != nil {
 			return err
 		}

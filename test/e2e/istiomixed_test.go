@@ -11,9 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
-	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
-
 	"k8s.io/client-go/dynamic"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 const keyInject = "sidecar.istio.io/inject"

@@ -29,7 +29,7 @@ func (o outside) upgrades(t *testing.T) {
 		pods = append(pods, m.create(t, m.member(t, "store", fmt.Sprint("v", i))))
 	}
 	for i := range shoppers {
-		pods = append(pods, m.create(t, m.shopper(t, fmt.Sprint("v", i))))
+		pods = append(pods, m.create(t, m.shopper(t, fmt.Sprint("v", i), "store")))
 	}
 	m.wantIdentities(t, pods)
 	buying := pods[stores:]
@@ -81,11 +81,11 @@ func (o outside) upgrades(t *testing.T) {
 // allAtOnce has a node's proxies upgraded at the same time.
 func allAtOnce(spec map[string]any) { spec["rollout"] = map[string]any{"maxParallel": int64(10)} }
 
-// shopper makes connections to the application store from when it is answered first, and counts them.
-func (m managed) shopper(t *testing.T, version string) *corev1.Pod {
+// shopper makes connections to another application from when it is answered first, and counts them.
+func (m managed) shopper(t *testing.T, version, from string) *corev1.Pod {
 	t.Helper()
 	pod := m.member(t, "shopper", version)
-	target := meshURL("store")
+	target := meshURL(from)
 	pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "dials", Image: "localhost/tools:1", Command: []string{"sh", "-c", fmt.Sprintf(
 		"until testapp get %s; do usleep 200000; done; exec testapp dial -report 200ms -every %s %s", target, shopEvery, target)}})
 	return pod

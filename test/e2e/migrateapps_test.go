@@ -98,10 +98,16 @@ func (s *space) deploy(t *testing.T, d *appsv1.Deployment) {
 }
 
 // podOf waits until a migrant has one pod that stays, which is ready. It makes no connection to it.
-func (s *space) podOf(t *testing.T, m migrant) (pod *corev1.Pod) {
+func (s *space) podOf(t *testing.T, m migrant) *corev1.Pod {
 	t.Helper()
-	eventually(t, "the only pod of "+m.name(), func(ctx context.Context) error {
-		list, err := s.pods().List(ctx, metav1.ListOptions{LabelSelector: "app=" + m.name()})
+	return s.onlyPod(t, m.name())
+}
+
+// onlyPod is podOf for the pods with a label app.
+func (s *space) onlyPod(t *testing.T, app string) (pod *corev1.Pod) {
+	t.Helper()
+	eventually(t, "the only pod of "+app, func(ctx context.Context) error {
+		list, err := s.pods().List(ctx, metav1.ListOptions{LabelSelector: "app=" + app})
 		if err != nil {
 			return err
 		}
