@@ -86,6 +86,7 @@ func TestConfigMap_changes_areReadWithoutRequests(t *testing.T) {
 			c.mustHave(t, "one")
 			<-time.After(time.Minute)
 		}
+		synctest.Wait()
 		api.tells.Modify(rootCert("two", "8"))
 		synctest.Wait()
 		c.mustHave(t, "two")
@@ -179,6 +180,7 @@ func TestConfigMap_versionTooOld_isReadAgain(t *testing.T) {
 				synctest.Wait()
 				c(api)
 				<-time.After(10 * time.Second)
+				synctest.Wait()
 				api.object, api.breaks = rootCert("two", "8"), nil
 				maps.mustHave(t, "two")
 				<-time.After(followFor + time.Second)
