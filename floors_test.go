@@ -81,7 +81,7 @@ var rooms = []room{
 
 	{
 		dir: "sidecars/node", own: "api/v1alpha1 controllers internal/intent internal/jitter internal/netns internal/podnet internal/sidecar iptables/kernel runtime/container " +
-			"sidecars sidecars/secretvolume sidecars/shared",
+			"sidecars sidecars/istio sidecars/secretvolume sidecars/shared",
 		others: "github.com/go-logr/logr github.com/prometheus golang.org/x google.golang.org/grpc k8s.io sigs.k8s.io",
 	},
 
@@ -135,7 +135,7 @@ var rooms = []room{
 	{dir: "test/interpreter", own: "iptables", never: impure},
 	{dir: "test/standins/apistandin", others: "k8s.io sigs.k8s.io"},
 	{dir: "test/standins/envoystandin", others: "golang.org/x/sys/unix"},
-	{dir: "test/refdocs", own: "agent agent/cli controllers internal/agentstatus internal/intent internal/podreport internal/sidecar runtime/cni/install sidecars sidecars/node", others: "github.com/spf13 k8s.io/api/core/v1"},
+	{dir: "test/refdocs", own: "agent agent/cli controllers internal/agentstatus internal/intent internal/podreport internal/sidecar runtime/cni/install sidecars/istio sidecars/node", others: "github.com/spf13 k8s.io/api/core/v1"},
 }
 
 const module = "istio-pod-network-controller"

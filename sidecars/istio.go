@@ -36,12 +36,6 @@ const (
 	istioFile = "facts.json"
 )
 
-// TLSModeLabel is the label of a pod by which istiod has peers send mTLS to it, with the value TLSModeIstio.
-const (
-	TLSModeLabel = "security.istio.io/tlsMode"
-	TLSModeIstio = "istio"
-)
-
 // istioWritable are the directories that pilot-agent and Envoy write to. Each epoch has its own, since sockets in them have fixed names.
 func istioWritable() []string {
 	return []string{
@@ -50,11 +44,11 @@ func istioWritable() []string {
 	}
 }
 
-// IstioFacts is what was computed for an epoch's proxy and is needed while it runs. It is kept in the home, for agents that start later.
+// IstioFacts are the computed settings of an epoch's proxy that are needed while it runs. They are kept in the home, for agents that start later.
 type IstioFacts struct {
 	// StatusPort is pilot-agent's, and AdminPort Envoy's.
 	StatusPort, AdminPort int32
-	// Labels reports whether the pod gets TLSModeLabel: its owner has not chosen another value.
+	// Labels reports whether the pod gets istio.TLSModeLabel: its owner has not chosen another value.
 	Labels bool
 	// Aside says what injection would do for the pod and this proxy does not, or is "".
 	Aside string
@@ -89,9 +83,9 @@ func prepareIstio(h home, l launch) error {
 	if err != nil {
 		return err
 	}
-	mode, chosen := l.pod.Labels[TLSModeLabel]
+	mode, chosen := l.pod.Labels[istio.TLSModeLabel]
 	return ReplaceFile(filepath.Join(dir, istioFile), IstioFacts{
-		StatusPort: l.istio.StatusPort, AdminPort: l.istio.AdminPort, Labels: !chosen || mode == TLSModeIstio, Aside: Clip(strings.Join(l.istio.NotHonoured, "; "), MaxMessage),
+		StatusPort: l.istio.StatusPort, AdminPort: l.istio.AdminPort, Labels: !chosen || mode == istio.TLSModeIstio, Aside: Clip(strings.Join(l.istio.NotHonoured, "; "), MaxMessage),
 	})
 }
 

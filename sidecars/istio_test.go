@@ -14,6 +14,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars/istio"
 )
 
 // meshed is what a fakeNode has of Istio.
@@ -232,7 +233,7 @@ func TestIstio_agentRestarts_knowsWhatWasComputed(t *testing.T) {
 // What the pod's owner says about mTLS stays.
 func TestIstio_ownersTLSMode_stays(t *testing.T) {
 	for mode, want := range map[string]bool{"disabled": false, "istio": true} {
-		meshedly(t, func(n *fakeNode) { n.meshed.labels = map[string]string{TLSModeLabel: mode} }, func(t *testing.T, n *fakeNode, _ func() (*Manager, func()), _ *Manager) {
+		meshedly(t, func(n *fakeNode) { n.meshed.labels = map[string]string{istio.TLSModeLabel: mode} }, func(t *testing.T, n *fakeNode, _ func() (*Manager, func()), _ *Manager) {
 			if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Labels != want {
 				t.Errorf("%s: label %t", mode, said.Labels)
 			}

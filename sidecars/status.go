@@ -35,7 +35,7 @@ type Status struct {
 	// whether others wait for that.
 	FailedHash string
 	Paused     bool
-	// Labels reports whether the pod's peers are to send mTLS to the proxy: see TLSModeLabel.
+	// Labels reports whether the pod's peers are to send mTLS to the proxy: see istio.TLSModeLabel.
 	Labels bool
 }
 

@@ -26,7 +26,7 @@ type Line struct {
 }
 
 const (
-	// doFirst is what to do about a proof that was not tried.
+	// doFirst is the advice for a proof that was not tried.
 	doFirst = "mend what goes before it"
 	// deletedPod begins why there is no proof where a pod of the test has gone, and doAgain is what to do.
 	deletedPod = "deleted during the test, by an eviction, a drain of the node or somebody: pod "

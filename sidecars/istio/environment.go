@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// maxText is what the kernel takes of one variable (MAX_ARG_STRLEN). All of proxyMetadata has to fit, too: its variables name each other, and
+	// maxText is the kernel's limit of one variable (MAX_ARG_STRLEN). All of proxyMetadata has to fit, too: its variables name each other, and
 	// the owner of a pod writes them, so that a short annotation can stand for gigabytes.
 	maxText = 128<<10 - 1
 	// maxVariables bounds proxyMetadata.
@@ -24,12 +24,17 @@ func (e *environment) set(name, value string) {
 }
 
 func (e *environment) get(name string) string {
+	value, _ := e.lookup(name)
+	return value
+}
+
+func (e *environment) lookup(name string) (value string, isSet bool) {
 	for _, v := range *e {
 		if v.Name == name {
-			return v.Value
+			return v.Value, true
 		}
 	}
-	return ""
+	return "", false
 }
 
 // add sets the variables of proxyMetadata, which may name variables that are set before them.
@@ -86,11 +91,8 @@ func (e *environment) resolve(found string) string {
 	if found == "$$" {
 		return "$"
 	}
-	name := found[len("$(") : len(found)-len(")")]
-	for _, v := range *e {
-		if v.Name == name {
-			return v.Value
-		}
+	if value, isSet := e.lookup(found[len("$(") : len(found)-len(")")]); isSet {
+		return value
 	}
 	return found
 }

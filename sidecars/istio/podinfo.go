@@ -8,6 +8,12 @@ import (
 	"strings"
 )
 
+// TLSModeLabel is the label of a pod by which istiod has peers send mTLS to it, with the value TLSModeIstio.
+const (
+	TLSModeLabel = "security.istio.io/tlsMode"
+	TLSModeIstio = "istio"
+)
+
 // Labels that the injector adds to a pod.
 const (
 	keyTunnel  = "networking.istio.io/tunnel"
@@ -23,7 +29,7 @@ func labels(p Pod, of workload, network string, tunnel bool) map[string]string {
 	name := cmp.Or(out["service.istio.io/canonical-name"], out["app.kubernetes.io/name"], out["app"], of.name)
 	out["service.istio.io/canonical-name"] = strings.Trim(name[:min(len(name), 63)], "-_.")
 	out["service.istio.io/canonical-revision"] = cmp.Or(out["service.istio.io/canonical-revision"], out["app.kubernetes.io/version"], out["version"], "latest")
-	out["security.istio.io/tlsMode"] = cmp.Or(out["security.istio.io/tlsMode"], "istio")
+	out[TLSModeLabel] = cmp.Or(out[TLSModeLabel], TLSModeIstio)
 	if tunnel {
 		out[keyTunnel] = cmp.Or(out[keyTunnel], "http")
 	}

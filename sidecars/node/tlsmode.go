@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/istio"
 )
 
 // label gives a pod with Istio's proxy the label once its proxy is ready for the first time, and takes it away once another profile's proxy, or
@@ -23,7 +23,7 @@ func (r *sidecarReports) label(ctx context.Context, uid string, report sidecarRe
 	}
 	var value any
 	if wants {
-		value = sidecars.TLSModeIstio
+		value = istio.TLSModeIstio
 	}
 	if err := r.setTLSMode(ctx, report.sandbox, value); err != nil {
 		return err
@@ -40,7 +40,7 @@ func (r *sidecarReports) label(ctx context.Context, uid string, report sidecarRe
 // setTLSMode gives a pod the label by which peers send mTLS to it, or takes it away (nil). The patch has the pod's UID: another pod of the same name
 // stays as it is. It is one of pods/status, as the agent's other reports.
 func (r *sidecarReports) setTLSMode(ctx context.Context, s podnet.Sandbox, value any) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": s.UID, "labels": map[string]any{sidecars.TLSModeLabel: value}}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": s.UID, "labels": map[string]any{istio.TLSModeLabel: value}}})
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func (r *sidecarReports) setTLSMode(ctx context.Context, s podnet.Sandbox, value
 	}
 	err = r.client.Status().Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch))
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("patch label %s of pod: %w", sidecars.TLSModeLabel, err)
+		return fmt.Errorf("patch label %s of pod: %w", istio.TLSModeLabel, err)
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ type answer struct {
 	Banner string `json:"banner"`
 	Local  string `json:"local"`
 	Peer   string `json:"peer"`
-	// ClientCert is what a mesh's proxy says of both ends' certificates. Asked are the answers of the servers that this one has asked.
+	// ClientCert is a mesh proxy's account of both ends' certificates. Asked are the answers of the servers that this one has asked.
 	ClientCert string   `json:"clientCert"`
 	Asked      []answer `json:"asked"`
 }

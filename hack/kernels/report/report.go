@@ -1,7 +1,7 @@
 // Package report has the results of the tests on one kernel.
 package report
 
-// Report is what the tests of one kernel said.
+// Report is the result of the tests of one kernel.
 type Report struct {
 	Kernel   string  `json:"kernel,omitempty"`
 	Release  string  `json:"release"`

@@ -19,7 +19,7 @@ type answer struct {
 	// Path and Host are the request's, for HTTP.
 	Path string `json:"path,omitempty"`
 	Host string `json:"host,omitempty"`
-	// ClientCert is what a proxy of a mesh says of both ends' certificates (X-Forwarded-Client-Cert).
+	// ClientCert is a mesh proxy's account of both ends' certificates (X-Forwarded-Client-Cert).
 	ClientCert string `json:"clientCert,omitempty"`
 	// Asked are the answers of the servers that this one has asked, in the order of -ask.
 	Asked []answer `json:"asked,omitempty"`

@@ -59,7 +59,7 @@ func serve(ctx context.Context, args []string, progress io.Writer) error {
 	}
 }
 
-// server is what a server says of itself, and whom it asks.
+// server is a server's account of itself, and the servers that it asks.
 type server struct {
 	banner string
 	ask    []string
