@@ -49,18 +49,29 @@ func TestServicesHaveTheirNames(t *testing.T) {
 // Names follow the Services, and stay while the API server does not answer.
 func TestNamesFollowTheServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		now, failed := map[string][]netip.Addr{"a": nil}, errors.New("away")
-		var err error
-		names, errFirst := followServices(t.Context(), func(context.Context) (map[string][]netip.Addr, error) { return now, err })
-		if errFirst != nil {
-			t.Fatal(errFirst)
-		}
-		for _, step := range []struct {
+		type answer struct {
 			names map[string][]netip.Addr
 			err   error
-			want  string
-		}{{map[string][]netip.Addr{"b": nil}, nil, "b"}, {nil, failed, "b"}, {map[string][]netip.Addr{"c": nil}, nil, "c"}} {
-			now, err = step.names, step.err
+		}
+		answers := make(chan answer, 1)
+		list := func(context.Context) (map[string][]netip.Addr, error) {
+			now := <-answers
+			return now.names, now.err
+		}
+		answers <- answer{names: map[string][]netip.Addr{"a": nil}}
+		names, err := followServices(t.Context(), list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range []struct {
+			answer
+			want string
+		}{
+			{answer{names: map[string][]netip.Addr{"b": nil}}, "b"},
+			{answer{err: errors.New("away")}, "b"},
+			{answer{names: map[string][]netip.Addr{"c": nil}}, "c"},
+		} {
+			answers <- step.answer
 			<-time.After(namesEvery + time.Millisecond)
 			synctest.Wait()
 			if _, exists := names.resolve(step.want); !exists {
