@@ -80,6 +80,7 @@ func TestVirtualMachine_resolverEverywhere_answersLookups(t *testing.T) {
 }
 
 // Lookups that go past the proxy get their answers, also if somebody translates them in the pod: those of a virtual machine, and the proxy's own.
+// The ports that they are translated to are no client's own (net.ipv4.ip_local_port_range), so that each is translated.
 func TestTranslatedLookups_getTheirAnswers(t *testing.T) {
 	for name, way := range ways(t) {
 		for _, control := range []bool{false, true} {
@@ -88,7 +89,7 @@ func TestTranslatedLookups_getTheirAnswers(t *testing.T) {
 				setup := virtualDNS(way.mode, false)
 				w.listen(t, setup)
 				kerneltest.Shell(t, w.pod(), `nft 'table ip machine { chain c { type nat hook postrouting priority 100;
-ip saddr 192.168.60.2 masquerade; oifname eth0 udp dport 53 snat to 10.244.1.5:50000-50999; }; }'`, "")
+ip saddr 192.168.60.2 masquerade; oifname eth0 udp dport 53 snat to 10.244.1.5:20000-20999; }; }'`, "")
 				rules, ofProxy := setup.rules(t), "WORLD:7000"
 				if control {
 					rules, ofProxy = bothWays(rules), "NOBODY"
