@@ -54,14 +54,13 @@ func newManager(config *rest.Config, o Options, contact *outage.Contact, ended <
 }
 
 func (o Options) cache(contact *outage.Contact) cache.Options {
+	out := controllers.CacheOptions(o.NodeName, o.Sidecars, contact)
 	if o.Sidecars {
-		out := controllers.SidecarCacheOptions(o.NodeName, contact)
 		for _, kind := range proxyKinds(o) {
 			out.ByObject[kind] = cache.ByObject{Transform: cache.TransformStripManagedFields()}
 		}
-		return out
 	}
-	return controllers.CacheOptions(o.NodeName, contact)
+	return out
 }
 
 func controllerOptions() config.Controller {

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"istio-pod-network-controller/internal/outage"
 	"istio-pod-network-controller/internal/podreport"
@@ -14,7 +13,7 @@ import (
 // An agent that watched the cluster's pods would cost the API server a cluster's worth of events on each node.
 func TestTheCacheIsThatOfOneNode(t *testing.T) {
 	got := map[string]string{}
-	for obj, by := range CacheOptions("node-1", &outage.Contact{}).ByObject {
+	for obj, by := range CacheOptions("node-1", false, &outage.Contact{}).ByObject {
 		if by.Field != nil {
 			got[fmt.Sprintf("%T", obj)] = by.Field.String()
 		}
@@ -22,12 +21,12 @@ func TestTheCacheIsThatOfOneNode(t *testing.T) {
 	if got["*v1.Pod"] != "spec.nodeName=node-1" || got["*v1.Node"] != "metadata.name=node-1" {
 		t.Errorf("fields %v", got)
 	}
-	if !CacheOptions("node-1", &outage.Contact{}).ReaderFailOnMissingInformer {
+	if !CacheOptions("node-1", false, &outage.Contact{}).ReaderFailOnMissingInformer {
 		t.Error("whatever is read by mistake is watched in the whole cluster")
 	}
 }
 
-// What the core reads of a pod in addition to its intent.
+// What the core and the proxies read of a pod in addition to its intent.
 func TestTheCacheKeepsWhatTheCoreReads(t *testing.T) {
 	pod := askingPod()
 	pod.Annotations[keyMirror], pod.Annotations[podreport.KeyStatus], pod.Annotations[podreport.KeyDetails] = "hash", "initialized", "{}"
@@ -37,6 +36,8 @@ func TestTheCacheKeepsWhatTheCoreReads(t *testing.T) {
 	pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: podreport.Condition}}
 	now := metav1Now()
 	pod.DeletionTimestamp, pod.Status.StartTime = &now, &now
+	pod.Spec.HostPID, pod.Spec.HostUsers = true, new(bool)
+	pod.Spec.Containers = []corev1.Container{{Name: "app", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080, Protocol: corev1.ProtocolTCP}}}}
 	stripped, err := stripPod(pod.DeepCopy())
 	if err != nil {
 		t.Fatal(err)
@@ -46,35 +47,11 @@ func TestTheCacheKeepsWhatTheCoreReads(t *testing.T) {
 		"mirror": got.Annotations[keyMirror] == "hash", "status": got.Annotations[podreport.KeyStatus] == "initialized", "details": got.Annotations[podreport.KeyDetails] == "{}",
 		"started": started(got), "condition": findCondition(got) != nil, "phase": got.Status.Phase == corev1.PodPending, "gate": gated(got),
 		"deletion": got.DeletionTimestamp != nil, "UID": got.UID == pod.UID,
-		"start": got.Status.StartTime != nil,
+		"start": got.Status.StartTime != nil, "host's processes": got.Spec.HostPID, "host's users": got.Spec.HostUsers != nil,
+		"ports": len(got.Spec.Containers) == 1 && len(got.Spec.Containers[0].Ports) == 1,
 	} {
 		if !kept {
 			t.Errorf("%s is not kept", what)
-		}
-	}
-}
-
-// What decides whether a pod can have a proxy is kept where the agent runs proxies, and nowhere else.
-func TestTheCacheKeepsWhatProxiesNeed(t *testing.T) {
-	pod, no := askingPod(), false
-	pod.Spec.HostPID, pod.Spec.HostUsers = true, &no
-	pod.Spec.Containers = []corev1.Container{{Name: "app", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080, Protocol: corev1.ProtocolTCP}}}}
-	for name, c := range map[string]struct {
-		options cache.Options
-		want    bool
-	}{"with proxies": {SidecarCacheOptions("node-1", &outage.Contact{}), true}, "without": {CacheOptions("node-1", &outage.Contact{}), false}} {
-		for kind, by := range c.options.ByObject {
-			if _, ok := kind.(*corev1.Pod); !ok {
-				continue
-			}
-			stripped, err := by.Transform(pod.DeepCopy())
-			if err != nil {
-				t.Fatal(err)
-			}
-			spec := stripped.(*corev1.Pod).Spec
-			if got := spec.HostPID && spec.HostUsers != nil && len(spec.Containers[0].Ports) == 1; got != c.want {
-				t.Errorf("%s: kept %t: %+v", name, got, spec)
-			}
 		}
 	}
 }

@@ -16,7 +16,7 @@ func TrimPodWatch(next http.RoundTripper) http.RoundTripper {
 	return wire.TrimWatches(next, "/api/v1/pods", "Pod", podFields())
 }
 
-// podFields are the fields that stripPodForProxy reads, by their numbers in generated.proto of k8s.io/api/core/v1 and of
+// podFields are the fields that stripPod reads, by their numbers in generated.proto of k8s.io/api/core/v1 and of
 // k8s.io/apimachinery/pkg/apis/meta/v1.
 func podFields() wire.Message {
 	whole := wire.Field{}
