@@ -34,8 +34,6 @@ func newManager(config *rest.Config, o Options, contact *outage.Contact, ended <
 	if err := errors.Join(corev1.AddToScheme(scheme), authenticationv1.AddToScheme(scheme), addProxyKinds(scheme)); err != nil {
 		return nil, err
 	}
-	config = rest.CopyConfig(config)
-	config.Wrap(controllers.TrimPodWatch)
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: scheme, Cache: o.cache(contact),
 		Controller: controllerOptions(),

@@ -4,8 +4,12 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/randfill"
 
+	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/outage"
 	"istio-pod-network-controller/internal/podreport"
 )
@@ -54,4 +58,45 @@ func TestTheCacheKeepsWhatTheCoreReads(t *testing.T) {
 			t.Errorf("%s is not kept", what)
 		}
 	}
+}
+
+// Whatever a pod has, it asks for the same as the cache holds it, and what the cache holds has nothing more to strip.
+func TestStripPod_anyPod_asksForTheSame(t *testing.T) {
+	for seed := range int64(300) {
+		pod := filledPod(seed)
+		once, err := stripPod(pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		twice, err := stripPod(once)
+		if diff := cmp.Diff(once, twice); err != nil || diff != "" {
+			t.Fatalf("seed %d: error %v, the second time differs:\n%s", seed, err, diff)
+		}
+		c := intent.Config{Select: intent.SelectEither, Defaults: intent.StandardDefaults()}
+		want, errWant := intent.Of(pod, nil, c)
+		got, errGot := intent.Of(once.(*corev1.Pod), nil, c)
+		if diff := cmp.Diff(fmt.Sprint(want, errWant), fmt.Sprint(got, errGot)); diff != "" {
+			t.Fatalf("seed %d: %s", seed, diff)
+		}
+	}
+}
+
+// filledPod returns a pod with something in every field, and in some of them what the agent reads.
+func filledPod(seed int64) *corev1.Pod {
+	fill := randfill.NewWithSeed(seed).NilChance(0.2).NumElements(1, 3).MaxDepth(12)
+	fill.Funcs(
+		func(f *metav1.FieldsV1, _ randfill.Continue) { f.SetRawBytes([]byte("{}")) },
+		func(v *corev1.EnvVar, _ randfill.Continue) { v.Name, v.Value = "ISTIO_META_DNS_CAPTURE", "true" },
+	)
+	pod := &corev1.Pod{}
+	fill.Fill(pod)
+	pod.Annotations = map[string]string{intent.KeyInitialize: "true", podreport.KeyStatus: "initialized", staticPrefix + "hash": "x", "other": "y"}
+	pod.Spec.HostNetwork, pod.Status.Phase, pod.Spec.OS = false, corev1.PodRunning, nil
+	for i := range pod.Spec.Containers {
+		pod.Spec.Containers[i].Name = intent.ProxyContainer
+	}
+	for i := range pod.Status.Conditions {
+		pod.Status.Conditions[i].Type = []corev1.PodConditionType{podreport.Condition, corev1.PodReady}[i%2]
+	}
+	return pod
 }

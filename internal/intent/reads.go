@@ -32,19 +32,13 @@ func ReadsOfNamespace(annotation string) bool {
 	return Reads(annotation) && !slices.Contains([]string{KeyRestartProxy, keyInject, keyInjected, keyDeployer, keyBuild}, annotation)
 }
 
-// ReadsLabel reports whether Of reads a label of pods.
-func ReadsLabel(label string) bool { return label == keyInject }
-
-// ReadsEnv reports whether Of reads an environment variable of the proxy's container.
-func ReadsEnv(name string) bool { return slices.Contains(readEnv(), name) }
-
 // Strip returns a pod with only what Of reads, and what decides whether the pod can have a proxy of the agent's: Of returns the same for both. The
 // copy shares no memory with the pod except strings.
 func Strip(pod *corev1.Pod) *corev1.Pod {
 	out := &corev1.Pod{}
 	out.Namespace, out.Name = pod.Namespace, pod.Name
 	out.Annotations = Only(pod.Annotations, Reads)
-	out.Labels = Only(pod.Labels, ReadsLabel)
+	out.Labels = Only(pod.Labels, func(label string) bool { return label == keyInject })
 	out.Status.Phase = pod.Status.Phase
 	out.Spec = corev1.PodSpec{HostNetwork: pod.Spec.HostNetwork, HostPID: pod.Spec.HostPID, HostUsers: clone(pod.Spec.HostUsers), DNSPolicy: pod.Spec.DNSPolicy}
 	if pod.Spec.OS != nil {
@@ -104,7 +98,7 @@ func stripContainer(c *corev1.Container) corev1.Container {
 	}
 	out.Args = slices.Clone(c.Args[:min(len(c.Args), readArgs)])
 	for _, e := range c.Env {
-		if ReadsEnv(e.Name) {
+		if slices.Contains(readEnv(), e.Name) {
 			out.Env = append(out.Env, corev1.EnvVar{Name: e.Name, Value: e.Value})
 		}
 	}
