@@ -116,6 +116,5 @@ func clone[T any](v *T) *T {
 	if v == nil {
 		return nil
 	}
-	out := *v
-	return &out
+	return new(*v)
 }
