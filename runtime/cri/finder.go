@@ -112,12 +112,7 @@ func (f *Finder) Version(ctx context.Context) (string, error) {
 }
 
 // Close closes the connection. Calls that are under way fail.
-func (f *Finder) Close() error {
-	if err := f.conn.Close(); err != nil {
-		return fmt.Errorf("close CRI connection: %w", err)
-	}
-	return nil
-}
+func (f *Finder) Close() error { return f.conn.Close() }
 
 // Connection returns the connection to the runtime, for other parts of its interface. It is closed by Close.
 func (f *Finder) Connection() *grpc.ClientConn { return f.conn }

@@ -121,10 +121,7 @@ func (f *Finder) Version(ctx context.Context) (string, error) {
 // Close closes idle connections.
 func (f *Finder) Close() error {
 	f.connections.CloseIdleConnections()
-	if err := f.engine.Close(); err != nil {
-		return fmt.Errorf("close Docker client: %w", err)
-	}
-	return nil
+	return f.engine.Close()
 }
 
 // negotiate does what the client would do by itself, and returns its error. The client ignores that error and then uses its newest

@@ -94,7 +94,7 @@ func (i *Installer) Clear(ctx context.Context) error {
 			if i.clear() != nil {
 				again = i.pace.first
 			}
-			quietSince, pause = time.Now(), nextPause(pause, i.pace.first)
+			quietSince, pause = time.Now(), min(max(i.pace.first, 2*pause), maxClearPause)
 		} else if time.Since(quietSince) > i.pace.window {
 			pause = 0
 		}
@@ -103,11 +103,6 @@ func (i *Installer) Clear(ctx context.Context) error {
 			return nil
 		}
 	}
-}
-
-// nextPause returns the pause that follows another one.
-func nextPause(pause, first time.Duration) time.Duration {
-	return min(max(first, 2*pause), maxClearPause)
 }
 
 func (i *Installer) clear() error {
