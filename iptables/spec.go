@@ -150,9 +150,7 @@ const maxGroups = 64
 func (s Spec) Validate() error {
 	var errs []error
 	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	switch s.Mode {
-	case ModeRedirect, ModeTProxy:
-	default:
+	if s.Mode != ModeRedirect && s.Mode != ModeTProxy {
 		fault("interception mode %q is not known: want REDIRECT or TPROXY", s.Mode)
 	}
 	for _, p := range []struct {
