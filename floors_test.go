@@ -35,8 +35,7 @@ var rooms = []room{
 	{dir: "internal/jitter", never: impure},
 	{dir: "internal/sidecar"},
 	{dir: "internal/intent", own: "iptables", others: "k8s.io/api/core/v1", never: impure},
-	{dir: "internal/wire", others: "google.golang.org/protobuf/encoding/protowire k8s.io/apimachinery/pkg/watch"}, // knows no kind of object
-	{dir: "internal/redirection", never: "net/http"},                                                              // believes nobody: a test compares its two addresses
+	{dir: "internal/redirection", never: "net/http"}, // believes nobody: a test compares its two addresses
 	{dir: "internal/podreport", others: "k8s.io/api/core/v1", never: impure},
 	{dir: "internal/agentstatus", others: "k8s.io/api/core/v1 k8s.io/apimachinery"},
 	{dir: "internal/selfreport", own: "internal/agentstatus internal/jitter", others: "github.com/go-logr/logr k8s.io sigs.k8s.io/controller-runtime"},
@@ -70,7 +69,7 @@ var rooms = []room{
 
 	// The cores. They declare what they need of the floors below, and do not know each other.
 	{
-		dir: "controllers", own: "iptables internal/intent internal/jitter internal/outage internal/podnet internal/podreport internal/wire",
+		dir: "controllers", own: "iptables internal/intent internal/jitter internal/outage internal/podnet internal/podreport",
 		others: "github.com/go-logr/logr github.com/prometheus golang.org/x k8s.io sigs.k8s.io",
 	},
 	{dir: "api/v1alpha1", others: "k8s.io/apimachinery"},

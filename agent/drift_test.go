@@ -1,10 +1,14 @@
 package agent
 
 import (
+	"context"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/intent"
@@ -78,4 +82,24 @@ func TestRepairsSayWhatDiffered(t *testing.T) {
 			}
 		})
 	}
+}
+
+// startedPods are pods that ask for redirection and run.
+type startedPods struct{}
+
+func (startedPods) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, UID: types.UID(s.UID), Annotations: map[string]string{intent.KeyInitialize: "true"}},
+		Status:     corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: "192.0.2.1"}}},
+	}, nil
+}
+
+func (p startedPods) Current(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+	return p.Pod(ctx, s)
+}
+
+func (startedPods) Namespace(context.Context, string) (*corev1.Namespace, error) { return nil, nil }
+
+func (startedPods) CurrentNamespace(context.Context, string) (*corev1.Namespace, error) {
+	return nil, nil
 }

@@ -107,7 +107,7 @@ func startChain(t *testing.T, h *ownDaemonSet) *keptChain {
 	k := &keptChain{node: newCNINode(t), done: make(chan error, 1)}
 	i, err := install.New(install.Config{
 		BinDir: k.node.bin, ConfDir: k.node.conf, Source: k.node.source, Entry: []byte(`{"type":"istio-pod-network-cni"}`),
-		Versions: []string{"1.0.0"}, QuietTime: time.Millisecond,
+		Versions: []string{"1.0.0"},
 	})
 	if err != nil {
 		t.Fatal(err)

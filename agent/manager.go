@@ -34,8 +34,6 @@ func newManager(config *rest.Config, o Options, contact *outage.Contact, ended <
 	if err := errors.Join(corev1.AddToScheme(scheme), authenticationv1.AddToScheme(scheme), addProxyKinds(scheme)); err != nil {
 		return nil, err
 	}
-	config = rest.CopyConfig(config)
-	config.Wrap(controllers.TrimPodWatch)
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: scheme, Cache: o.cache(contact),
 		Controller: controllerOptions(),
@@ -54,14 +52,13 @@ func newManager(config *rest.Config, o Options, contact *outage.Contact, ended <
 }
 
 func (o Options) cache(contact *outage.Contact) cache.Options {
+	out := controllers.CacheOptions(o.NodeName, o.Sidecars, contact)
 	if o.Sidecars {
-		out := controllers.SidecarCacheOptions(o.NodeName, contact)
 		for _, kind := range proxyKinds(o) {
 			out.ByObject[kind] = cache.ByObject{Transform: cache.TransformStripManagedFields()}
 		}
-		return out
 	}
-	return controllers.CacheOptions(o.NodeName, contact)
+	return out
 }
 
 func controllerOptions() config.Controller {

@@ -37,10 +37,6 @@ func (f fakeRuntimeFinder) Find(_ context.Context, pod podnet.Sandbox) (podnet.S
 	return pod, nil
 }
 
-func (f fakeRuntimeFinder) FindAll(context.Context) (func(context.Context, podnet.Sandbox) (podnet.Sandbox, error), error) {
-	return f.Find, nil
-}
-
 func (fakeRuntimeFinder) Version(context.Context) (string, error) { return "fake", nil }
 func (fakeRuntimeFinder) Close() error                            { return nil }
 

@@ -182,7 +182,7 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 		return core{}, fmt.Errorf("set up the proxy manager: %w", err)
 	}
 	programmer := &controllers.Programmer{
-		Config: a.Intent, Backend: a.backends, BackendName: a.backends.Name(), Namespaces: a.backends, Finder: &firstFinds{runtime: a.finder}, Pods: pods,
+		Config: a.Intent, Backend: a.backends, BackendName: a.backends.Name(), Namespaces: a.backends, Finder: a.finder, Pods: pods,
 		Reporter: writer, Ledger: ledger, Metrics: counters, Announcers: a.announcers,
 		VerifyInterval: a.VerifyInterval, Listeners: a.backends.Namespaces, Contact: &a.core.contact, RequireProxies: a.RequireProxies,
 	}
@@ -278,7 +278,6 @@ func (b Build) metric() prometheus.Collector {
 // runtimeFinder is what the agent needs of a container runtime.
 type runtimeFinder interface {
 	Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, error)
-	FindAll(ctx context.Context) (find func(context.Context, podnet.Sandbox) (podnet.Sandbox, error), err error)
 	Version(ctx context.Context) (string, error)
 	Close() error
 }

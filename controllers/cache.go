@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -17,8 +18,8 @@ import (
 
 // CacheOptions limit the watch cache to one node: the node itself, its pods, and all namespaces, without the fields that are not
 // read. To read a kind that is not watched is an error. Objects that are read are not copies, and must not be changed. contact learns how
-// the API server answers.
-func CacheOptions(node string, contact *outage.Contact) cache.Options {
+// the API server answers. labels keeps the labels of namespaces, by which ProxyProfiles select them: an agent without proxies saves their memory.
+func CacheOptions(node string, labels bool, contact *outage.Contact) cache.Options {
 	return cache.Options{
 		DefaultUnsafeDisableDeepCopy: new(true),
 		DefaultTransform:             cache.TransformStripManagedFields(),
@@ -26,7 +27,7 @@ func CacheOptions(node string, contact *outage.Contact) cache.Options {
 		ReaderFailOnMissingInformer:  true,
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}:       {Field: fields.OneTermEqualSelector("spec.nodeName", node), Transform: stripPod},
-			&corev1.Namespace{}: {Transform: stripNamespace}, // asked for as metadata only
+			&corev1.Namespace{}: {Transform: stripNamespace(labels)}, // asked for as metadata only
 			&corev1.Node{}:      {Field: fields.OneTermEqualSelector("metadata.name", node), Transform: stripNode},
 		},
 	}
@@ -65,54 +66,25 @@ func keepsAnnotation(key string) bool {
 	return intent.Reads(key) || key == podreport.KeyStatus || key == podreport.KeyDetails || strings.HasPrefix(key, staticPrefix)
 }
 
-// SidecarCacheOptions are CacheOptions for an agent that runs proxies. It also reads the labels of namespaces, by which ProxyProfiles
-// select them, and what decides whether a pod can have a proxy.
-func SidecarCacheOptions(node string, contact *outage.Contact) cache.Options {
-	o := CacheOptions(node, contact)
-	for kind, by := range o.ByObject {
-		switch kind.(type) {
-		case *corev1.Namespace:
-			by.Transform = stripNamespaceButLabels
-		case *corev1.Pod:
-			by.Transform = stripPodForProxy
+// stripNamespace returns a transform that keeps the annotations that are read, and also the labels if they are wanted.
+func stripNamespace(labels bool) toolscache.TransformFunc {
+	return func(obj any) (any, error) {
+		meta, ok := obj.(*metav1.PartialObjectMetadata)
+		if !ok {
+			return obj, nil
 		}
-		o.ByObject[kind] = by
+		out := &metav1.PartialObjectMetadata{
+			TypeMeta: meta.TypeMeta,
+			ObjectMeta: metav1.ObjectMeta{
+				Name: meta.Name, UID: meta.UID, ResourceVersion: meta.ResourceVersion, DeletionTimestamp: meta.DeletionTimestamp,
+				Annotations: intent.Only(meta.Annotations, intent.ReadsOfNamespace),
+			},
+		}
+		if labels {
+			out.Labels = meta.Labels
+		}
+		return out, nil
 	}
-	return o
-}
-
-func stripPodForProxy(obj any) (any, error) {
-	out, err := stripPod(obj)
-	before, ok1 := obj.(*corev1.Pod)
-	after, ok2 := out.(*corev1.Pod)
-	if ok1 && ok2 && before != after {
-		intent.KeepForProxy(after, before)
-	}
-	return out, err
-}
-
-func stripNamespaceButLabels(obj any) (any, error) {
-	out, err := stripNamespace(obj)
-	before, ok1 := obj.(*metav1.PartialObjectMetadata)
-	after, ok2 := out.(*metav1.PartialObjectMetadata)
-	if ok1 && ok2 {
-		after.Labels = before.Labels
-	}
-	return out, err
-}
-
-func stripNamespace(obj any) (any, error) {
-	meta, ok := obj.(*metav1.PartialObjectMetadata)
-	if !ok {
-		return obj, nil
-	}
-	kept := intent.Only(meta.Annotations, intent.ReadsOfNamespace)
-	return &metav1.PartialObjectMetadata{
-		TypeMeta: meta.TypeMeta,
-		ObjectMeta: metav1.ObjectMeta{
-			Name: meta.Name, UID: meta.UID, ResourceVersion: meta.ResourceVersion, Annotations: kept, DeletionTimestamp: meta.DeletionTimestamp,
-		},
-	}, nil
 }
 
 func stripNode(obj any) (any, error) {

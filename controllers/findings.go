@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -107,18 +108,10 @@ func repairText(drift iptables.Drift) string {
 }
 
 func noun(kind iptables.Kind) string {
-	switch kind {
-	case iptables.KindAbsent:
-		return "all rules"
-	case iptables.KindTable:
-		return "chains"
-	case iptables.KindAddress:
-		return "addresses on lo"
-	case iptables.KindRoute:
-		return "routes"
-	case iptables.KindRules, iptables.KindSets, iptables.KindBackend:
+	nouns := map[iptables.Kind]string{
+		iptables.KindAbsent: "all rules", iptables.KindTable: "chains", iptables.KindAddress: "addresses on lo", iptables.KindRoute: "routes",
 	}
-	return string(kind)
+	return cmp.Or(nouns[kind], string(kind))
 }
 
 func joined(kinds []iptables.Kind) string {

@@ -214,7 +214,7 @@ func TestAnnotationChanges_namespace_followsWhatPodsInherit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			kept := func(annotations map[string]string) client.Object {
-				out, err := stripNamespace(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: annotations}})
+				out, err := stripNamespace(false)(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: annotations}})
 				if err != nil {
 					t.Fatal(err)
 				}

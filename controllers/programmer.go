@@ -104,7 +104,7 @@ const (
 //
 //   - read the pod, whose UID must match, and compute its intent;
 //   - find its sandbox if the hook does not know it, and identify its namespace: no later open may lead to another one;
-//   - take the pod's turn: early hooks go first, and a call starts again if another one had the turn since it read the pod;
+//   - take the pod's turn: a call starts again if another one had the turn since it read the pod;
 //   - let the backend apply or remove the whole of its rules, and remember the outcome;
 //   - end the turn, decide what a failure means, and queue the report to the pod's owner.
 //

@@ -3,6 +3,7 @@ package controllers
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -164,12 +165,7 @@ func reported(pod *corev1.Pod) bool {
 
 // gated reports whether our condition is one of the pod's readiness gates.
 func gated(pod *corev1.Pod) bool {
-	for _, g := range pod.Spec.ReadinessGates {
-		if g.ConditionType == podreport.Condition {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(pod.Spec.ReadinessGates, corev1.PodReadinessGate{ConditionType: podreport.Condition})
 }
 
 // truncate returns text that the API server stores unchanged: valid UTF-8 of at most maxMessage bytes.

@@ -246,7 +246,7 @@ func TestTheCacheKeepsAllTaintsOfOneNode(t *testing.T) {
 	if d := cmp.Diff(taintedNode("here", node.Spec.Taints), small); d != "" {
 		t.Errorf("kept (-want +got):\n%s", d)
 	}
-	for object, selection := range CacheOptions("here", &outage.Contact{}).ByObject {
+	for object, selection := range CacheOptions("here", false, &outage.Contact{}).ByObject {
 		if _, ok := object.(*corev1.Node); ok && selection.Field.String() != "metadata.name=here" {
 			t.Errorf("nodes are selected by %q", selection.Field)
 		}

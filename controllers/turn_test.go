@@ -174,24 +174,3 @@ func TestEnsure_failureOvertaken_isNotReported(t *testing.T) {
 		}
 	})
 }
-
-func TestEnsure_earlyHook_overtakesWaitingCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		release := make(chan struct{})
-		b.backend.during = func() { <-release }
-		for _, by := range []Hook{Watch, Verify, NRI} {
-			go func() {
-				if _, err := b.Ensure(t.Context(), by, b.known()); err != nil {
-					t.Error(err)
-				}
-			}()
-			synctest.Wait()
-		}
-		close(release)
-		synctest.Wait()
-		if len(b.reporter.reports) != 3 || b.reporter.reports[1].Hook != NRI {
-			t.Errorf("reports %+v", b.reporter.reports)
-		}
-	})
-}

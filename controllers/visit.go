@@ -139,7 +139,7 @@ func asPending(pod *corev1.Pod) *corev1.Pod {
 // begin waits for the pod's turn. It returns a context with the limit of work in the kernel, and end, which may be called twice. Within the turn,
 // only the kernel is worked on.
 func (v visit) begin(ctx context.Context) (inTurn context.Context, end func(), err error) {
-	pass, err := v.turn.take(ctx, v.by.early())
+	pass, err := v.turn.take(ctx)
 	if err != nil {
 		return nil, nil, err
 	}

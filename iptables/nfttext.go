@@ -141,10 +141,8 @@ func (c Cond) fieldText(before []Cond) string {
 
 // familyIn returns the name of the family that the conditions require.
 func familyIn(conds []Cond) string {
-	for _, c := range conds {
-		if c.Field == Family && c.Num == IPv6 {
-			return "ip6"
-		}
+	if slices.Contains(conds, num(Family, IPv6)) {
+		return "ip6"
 	}
 	return "ip"
 }

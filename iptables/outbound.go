@@ -1,6 +1,9 @@
 package iptables
 
-import "slices"
+import (
+	"net/netip"
+	"slices"
+)
 
 const (
 	dnsPort      = 53
@@ -160,10 +163,5 @@ func includeCIDRs(s Spec, d *declared, r *rules) {
 
 // includesLoopback is Istio's test for applications whose loopback traffic is to be redirected.
 func includesLoopback(c CIDRs) bool {
-	for _, p := range c.List {
-		if p.Addr().IsLoopback() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.List, func(p netip.Prefix) bool { return p.Addr().IsLoopback() })
 }

@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -61,7 +62,8 @@ func Rules(spec Spec) (Ruleset, error) {
 	d := &declared{}
 	chains := append(outbound(spec, d), inbound(spec, d)...)
 	chains = slices.Concat(chains, divert(spec, d, chains), zones(spec))
-	out := Ruleset{Sets: sorted(*d), Chains: chains, Loopback: LoopbackAddrs()}
+	slices.SortFunc(*d, func(a, b Set) int { return cmp.Compare(a.Name, b.Name) })
+	out := Ruleset{Sets: *d, Chains: chains, Loopback: LoopbackAddrs()}
 	if spec.divertsInbound() {
 		out.Routing = PolicyRoutes()
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
-	"strings"
 )
 
 // canonicalPorts returns ports sorted and without duplicates.
@@ -43,11 +42,6 @@ func splitFamilies(prefixes []netip.Prefix) (v4, v6 []netip.Prefix) {
 		}
 	}
 	return v4, v6
-}
-
-func sorted(sets []Set) []Set {
-	slices.SortFunc(sets, func(a, b Set) int { return strings.Compare(a.Name, b.Name) })
-	return sets
 }
 
 // declared are the sets that rules use, each once.

@@ -71,7 +71,8 @@ func settingsOf(s iptables.Spec, from sources) []Setting {
 		{Name: settingIncludeOutbound, Value: portWords(s.IncludeOutboundPorts, s.Ranges.IncludeOutbound)},
 		{Name: settingExcludeOutbound, Value: portWords(s.ExcludeOutboundPorts, s.Ranges.ExcludeOutbound)},
 		{Name: settingIncludeInbound, Value: allOr(s.IncludeInboundPorts.All, portWords(s.IncludeInboundPorts.List, s.Ranges.IncludeInbound))},
-		{Name: settingExcludeInbound, Value: portWords(distinct(s.ExcludeInboundPorts), s.Ranges.ExcludeInbound)},
+		// The ports that are always excluded may be excluded twice.
+		{Name: settingExcludeInbound, Value: portWords(slices.Compact(slices.Sorted(slices.Values(s.ExcludeInboundPorts))), s.Ranges.ExcludeInbound)},
 		{Name: settingExcludeSources, Value: list(s.ExcludeSources, netip.Prefix.String)},
 		{Name: settingExcludeUsers, Value: list(s.ExcludeUsers, iptables.Users.String)},
 		{Name: settingInboundPorts, Value: map[bool]string{true: inboundListening, false: inboundAll}[s.IncludeInboundPorts.Listening]},
@@ -94,9 +95,6 @@ func settingsOf(s iptables.Spec, from sources) []Setting {
 	}
 	return out
 }
-
-// distinct returns ports in order, each once: the ports that are always excluded may be excluded twice.
-func distinct(ports []uint16) []uint16 { return slices.Compact(slices.Sorted(slices.Values(ports))) }
 
 func portWords(ports []uint16, ranges []iptables.PortRange) string {
 	words := []string{list(ports, decimal[uint16]), list(ranges, iptables.PortRange.String)}

@@ -32,21 +32,15 @@ func ReadsOfNamespace(annotation string) bool {
 	return Reads(annotation) && !slices.Contains([]string{KeyRestartProxy, keyInject, keyInjected, keyDeployer, keyBuild}, annotation)
 }
 
-// ReadsLabel reports whether Of reads a label of pods.
-func ReadsLabel(label string) bool { return label == keyInject }
-
-// ReadsEnv reports whether Of reads an environment variable of the proxy's container.
-func ReadsEnv(name string) bool { return slices.Contains(readEnv(), name) }
-
-// Strip returns a pod with only what Of reads: Of returns the same for both. The copy shares no memory with the pod except
-// strings.
+// Strip returns a pod with only what Of reads, and what decides whether the pod can have a proxy of the agent's: Of returns the same for both. The
+// copy shares no memory with the pod except strings.
 func Strip(pod *corev1.Pod) *corev1.Pod {
 	out := &corev1.Pod{}
 	out.Namespace, out.Name = pod.Namespace, pod.Name
 	out.Annotations = Only(pod.Annotations, Reads)
-	out.Labels = Only(pod.Labels, ReadsLabel)
+	out.Labels = Only(pod.Labels, func(label string) bool { return label == keyInject })
 	out.Status.Phase = pod.Status.Phase
-	out.Spec = corev1.PodSpec{HostNetwork: pod.Spec.HostNetwork, DNSPolicy: pod.Spec.DNSPolicy}
+	out.Spec = corev1.PodSpec{HostNetwork: pod.Spec.HostNetwork, HostPID: pod.Spec.HostPID, HostUsers: clone(pod.Spec.HostUsers), DNSPolicy: pod.Spec.DNSPolicy}
 	if pod.Spec.OS != nil {
 		out.Spec.OS = &corev1.PodOS{Name: pod.Spec.OS.Name}
 	}
@@ -72,17 +66,6 @@ func Strip(pod *corev1.Pod) *corev1.Pod {
 	return out
 }
 
-// KeepForProxy adds to a stripped pod what decides whether it can have a proxy of the agent's.
-func KeepForProxy(stripped, pod *corev1.Pod) {
-	stripped.Spec.HostPID, stripped.Spec.HostUsers = pod.Spec.HostPID, clone(pod.Spec.HostUsers)
-	for i := range pod.Spec.InitContainers {
-		stripped.Spec.InitContainers[i].Ports = stripPorts(pod.Spec.InitContainers[i].Ports)
-	}
-	for i := range pod.Spec.Containers {
-		stripped.Spec.Containers[i].Ports = stripPorts(pod.Spec.Containers[i].Ports)
-	}
-}
-
 func stripPorts(ports []corev1.ContainerPort) (out []corev1.ContainerPort) {
 	for _, port := range ports {
 		out = append(out, corev1.ContainerPort{ContainerPort: port.ContainerPort, Protocol: port.Protocol})
@@ -104,15 +87,18 @@ func Only(in map[string]string, wanted func(key string) bool) map[string]string 
 	return out
 }
 
-// stripContainer keeps a container's name, its ids and whether it may gain more, and for the proxy also the arguments and variables that Of reads.
+// stripContainer keeps a container's name, its ports, its ids and whether it may gain more, and for the proxy also the arguments and variables that
+// Of reads.
 func stripContainer(c *corev1.Container) corev1.Container {
-	out := corev1.Container{Name: c.Name, SecurityContext: stripContext(c.SecurityContext), RestartPolicy: clone(c.RestartPolicy)}
+	out := corev1.Container{
+		Name: c.Name, SecurityContext: stripContext(c.SecurityContext), RestartPolicy: clone(c.RestartPolicy), Ports: stripPorts(c.Ports),
+	}
 	if c.Name != ProxyContainer {
 		return out
 	}
 	out.Args = slices.Clone(c.Args[:min(len(c.Args), readArgs)])
 	for _, e := range c.Env {
-		if ReadsEnv(e.Name) {
+		if slices.Contains(readEnv(), e.Name) {
 			out.Env = append(out.Env, corev1.EnvVar{Name: e.Name, Value: e.Value})
 		}
 	}
@@ -130,6 +116,5 @@ func clone[T any](v *T) *T {
 	if v == nil {
 		return nil
 	}
-	out := *v
-	return &out
+	return new(*v)
 }

@@ -34,21 +34,15 @@ func Wait(ctx context.Context, bound time.Duration) bool {
 	}
 }
 
-// bounds is a limiter of a work queue (workqueue.TypedRateLimiter), whose waits become bounds.
-type bounds[T comparable] interface {
+// Bounds is a limiter of a work queue (workqueue.TypedRateLimiter), whose waits become bounds.
+type Bounds[T comparable] interface {
 	When(item T) time.Duration
 	Forget(item T)
 	NumRequeues(item T) int
 }
 
 // Limiter is a limiter of a work queue that spreads the waits of another one.
-type Limiter[T comparable] struct{ Bounds bounds[T] }
+type Limiter[T comparable] struct{ Bounds[T] }
 
 // When returns a random wait within the bound.
 func (l Limiter[T]) When(item T) time.Duration { return Full(l.Bounds.When(item)) }
-
-// Forget sets the bound of an item back.
-func (l Limiter[T]) Forget(item T) { l.Bounds.Forget(item) }
-
-// NumRequeues returns how often an item has failed.
-func (l Limiter[T]) NumRequeues(item T) int { return l.Bounds.NumRequeues(item) }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -90,15 +91,7 @@ func due(last, now agentstatus.Status) bool {
 
 // sameHooks compares which hooks are up, and no messages.
 func sameHooks(a, b []agentstatus.Hook) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i].Name != b[i].Name || a[i].Up != b[i].Up {
-			return false
-		}
-	}
-	return true
+	return slices.EqualFunc(a, b, func(a, b agentstatus.Hook) bool { return a.Name == b.Name && a.Up == b.Up })
 }
 
 // withoutTimes returns the status without times: a failure that comes again is no change.

@@ -105,7 +105,7 @@ func write(ctx context.Context, ns *netns.NS, c comparison, want iptables.Rulese
 		}
 	}
 	if err != nil {
-		return made, errors.Join(fmt.Errorf("commit nftables transaction: %w", err), routes.Undo())
+		return made, fmt.Errorf("commit nftables transaction: %w", err)
 	}
 	return made, routes.Finish()
 }

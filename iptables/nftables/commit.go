@@ -42,22 +42,27 @@ func commit(ctx context.Context, ns *netns.NS, old, ref outline, want iptables.R
 	return made + 1, replace(ctx, ns, old.exists(), fresh)
 }
 
+// attempts is how often a transaction is tried that fails because somebody else changes the rules at the same time.
+const attempts = 5
+
 // replace makes the table anew in one transaction, which deletes the old one if exists says that there is one.
-func replace(ctx context.Context, ns *netns.NS, exists bool, fresh transaction) error {
-	return insist(ctx, func() error {
+func replace(ctx context.Context, ns *netns.NS, exists bool, fresh transaction) (err error) {
+	for range attempts {
 		t := fresh
 		if exists {
 			t = slices.Insert(slices.Clone(fresh), 0, fresh.deletion())
 		}
-		err := t.commit(ctx, ns, anyGeneration)
+		err = t.commit(ctx, ns, anyGeneration)
 		switch {
 		case errors.Is(err, unix.ENOENT):
 			exists = false
 		case errors.Is(err, unix.EEXIST):
 			exists = true
+		case !errors.Is(err, unix.EBUSY):
+			return err
 		}
-		return err
-	})
+	}
+	return err
 }
 
 // refill changes a table of our shape in steps.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -84,27 +83,6 @@ func (t transaction) size() (size int) {
 func absent(err error) error {
 	if errors.Is(err, unix.ENOENT) {
 		return nil
-	}
-	return err
-}
-
-// attempts is how often a transaction is tried that fails because somebody else changes the rules at the same time.
-const attempts = 5
-
-// insist calls try again while it fails because of somebody else's changes.
-func insist(ctx context.Context, try func() error) (err error) {
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for range attempts {
-		err = try()
-		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.EBUSY) {
-			return err
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return errors.Join(err, ctx.Err())
-		}
 	}
 	return err
 }

@@ -46,9 +46,6 @@ func attrDifferences(kind iptables.Kind, noun, name, have, want string) (d iptab
 		text := fmt.Sprintf("+ %s %s: %s: %s, want %s", noun, name, word, shown(h[attr]), shown(w[attr]))
 		d = append(d, iptables.Difference{Kind: of, Text: text})
 	}
-	if len(d) == 0 {
-		d = iptables.Drift{{Kind: kind, Text: fmt.Sprintf("+ %s %s differs", noun, name)}}
-	}
 	return d
 }
 

@@ -121,23 +121,20 @@ func (n *namespace) addressesInPlace(want []netip.Prefix) (found []netip.Prefix)
 	return found
 }
 
-// addLoopback adds the addresses that lo lacks and returns them, so that the caller can undo it. Without IPv6 on lo it adds none:
-// nothing could use them.
-func (n *namespace) addLoopback(want []netip.Prefix) (added []netip.Prefix, err error) {
+// addLoopback adds the addresses that lo lacks. Without IPv6 on lo it adds none: nothing could use them.
+func (n *namespace) addLoopback(want []netip.Prefix) error {
 	inPlace := n.addressesInPlace(want)
 	for _, p := range want {
 		if slices.Contains(inPlace, p) {
 			continue
 		}
 		// NODAD: usable at once. No other host can have an address of lo.
-		switch err := n.change(addrRequest(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, p, unix.IFA_F_NODAD)); {
-		case err == nil:
-			added = append(added, p)
-		case !errors.Is(err, unix.EEXIST): // added meanwhile by another program, which owns it
-			return added, fmt.Errorf("add address %s to lo: %w", p, err)
+		err := n.change(addrRequest(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, p, unix.IFA_F_NODAD))
+		if err != nil && !errors.Is(err, unix.EEXIST) { // added meanwhile by another program
+			return fmt.Errorf("add address %s to lo: %w", p, err)
 		}
 	}
-	return added, nil
+	return nil
 }
 
 // removeLoopback removes addresses from lo, and reports whether there was any. An absent address is success.

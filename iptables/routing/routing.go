@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -55,13 +54,11 @@ func AddressDrift(ns *netns.NS, want iptables.Ruleset) (drift iptables.Drift, er
 	return drift, err
 }
 
-// Change is a change of addresses and routes that is under way. The rules that need them are written after Prepare and before Finish
-// or Undo.
+// Change is a change of addresses and routes that is under way. The rules that need them are written after Prepare and before Finish. If they
+// cannot be written, what was added stays: it does nothing without them, and the next change finds it.
 type Change struct {
 	ns       *netns.NS
 	want     []iptables.PolicyRoute
-	before   []iptables.PolicyRoute
-	added    []netip.Prefix
 	unwanted bool  // there are rules or routes of ours that are not wanted
 	left     error // routes were left that should be removed
 }
@@ -74,17 +71,14 @@ func Prepare(ns *netns.NS, want iptables.Ruleset) (Change, error) {
 		if err := n.setLoUp(); err != nil {
 			return err
 		}
-		c.before, c.unwanted = n.completeRoutes(), len(n.otherRoutes(want.Routing)) > 0
-		if c.added, err = n.addLoopback(want.Loopback); err == nil {
+		c.unwanted = len(n.otherRoutes(want.Routing)) > 0
+		if err = n.addLoopback(want.Loopback); err == nil {
 			err = n.addPolicy(want.Routing)
 		}
 		c.left = unfinished(n.policy)
 		return err
 	})
-	if err != nil {
-		return c, errors.Join(err, c.Undo())
-	}
-	return c, nil
+	return c, err
 }
 
 // Finish removes our routes that are not wanted. Call it when the rules that needed them are gone. It returns an error if a table of ours
@@ -94,14 +88,6 @@ func (c Change) Finish() error {
 		return c.left
 	}
 	return within(c.ns, func(n *namespace) error { return errors.Join(n.removeOthers(c.want), unfinished(n.policy)) })
-}
-
-// Undo removes what Prepare has added, when the next step has failed.
-func (c Change) Undo() error {
-	return within(c.ns, func(n *namespace) error {
-		_, err := n.removeLoopback(c.added)
-		return errors.Join(err, n.removeOthers(c.before))
-	})
 }
 
 // Remove removes everything that may be ours, and reports whether it found any. Addresses stay if another project has rules in

@@ -86,17 +86,6 @@ func TestRoutesComeBeforeTheRulesAndGoAfterThem(t *testing.T) {
 	}
 }
 
-func TestUndoTakesBackWhatWasAddedOnly(t *testing.T) {
-	ns := kerneltest.New(t)
-	end(t, prepare(t, ns, tproxy()).Undo())
-	wantRead(t, ns, "in a fresh namespace", iptables.Ruleset{})
-	end(t, prepare(t, ns, tproxy()).Finish())
-	for name, next := range map[string]iptables.Ruleset{"the same": tproxy(), "another": redirect()} {
-		end(t, prepare(t, ns, next).Undo())
-		wantRead(t, ns, name, tproxy())
-	}
-}
-
 // Whatever leads to our table or stands in it, and is not exactly ours, is seen and repaired: what an agent leaves that was
 // killed, and what somebody else does.
 func TestPrepare_spoiltRoutes_areRepaired(t *testing.T) {

@@ -5,7 +5,6 @@ package xtables
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -15,12 +14,8 @@ import (
 	"istio-pod-network-controller/iptables/routing"
 )
 
-const (
-	// lockSeconds is how long programs wait for the lock of iptables-legacy.
-	lockSeconds = 5
-	// undoTimeout bounds taking a change back, also when the caller's time is over.
-	undoTimeout = 10 * time.Second
-)
+// lockSeconds is how long programs wait for the lock of iptables-legacy.
+const lockSeconds = 5
 
 // Config is what a Backend needs. Observe, which may be nil, is called after each save and restore process, not
 // after a question for a version.
@@ -53,7 +48,8 @@ func (b *Backend) BuiltIn() bool { return true }
 func (b *Backend) Flavour() Flavour { return b.programs.flavour }
 
 // Apply makes the namespace hold exactly want in our chains, with our jumps at the head of the built-in chains. It returns
-// what differed before. If the kernel refuses, everything stays as it was. Foreign rules are not touched.
+// what differed before. Foreign rules are not touched. Each table of each family is changed as a whole or not at all, in an order that captures
+// throughout (see plan). A change that fails half-way is finished by the next Apply, or by the backend that takes the namespace instead.
 func (b *Backend) Apply(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (out iptables.Outcome, err error) {
 	if err := ctx.Err(); err != nil {
 		return out, err
@@ -95,9 +91,7 @@ func (b *Backend) write(ctx context.Context, ns *netns.NS, have snapshot, want i
 		return 0, err
 	}
 	if transactions, err = b.restore(ctx, ns, have, wanted(have, want)); err != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
-		defer cancel()
-		return 0, errors.Join(err, b.putBack(ctx, ns, restorable(have, want)), routes.Undo())
+		return 0, err
 	}
 	return transactions, routes.Finish()
 }
@@ -113,18 +107,6 @@ func (b *Backend) restore(ctx context.Context, ns *netns.NS, have, want snapshot
 		return b.programs.restore(ctx, family, plan(have[family], want[family]))
 	})
 	return int(tables.Load()), err
-}
-
-// putBack makes the namespace what it was before, as far as that can be restored, however much of a change was done.
-func (b *Backend) putBack(ctx context.Context, ns *netns.NS, before snapshot) error {
-	now, err := b.read(ctx, ns, false)
-	if err == nil {
-		_, err = b.restore(ctx, ns, now, before)
-	}
-	if err != nil {
-		return fmt.Errorf("put back what was there: %w", err)
-	}
-	return nil
 }
 
 // Verify returns how the namespace differs from want. It writes nothing.

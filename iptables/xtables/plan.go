@@ -71,13 +71,10 @@ func (t *table) equal(o *table) bool { return t.head()+t.body() == o.head()+o.bo
 
 // without returns the chains that o does not have.
 func (t *table) without(o *table) []string {
-	var out []string
-	for _, chain := range slices.Sorted(maps.Keys(t.chains)) {
-		if _, ok := o.chains[chain]; !ok {
-			out = append(out, chain)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(t.chains)), func(chain string) bool {
+		_, has := o.chains[chain]
+		return has
+	})
 }
 
 // replaceJumps deletes our jumps and inserts the jumps of want, unless they are equal.

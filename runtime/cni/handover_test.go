@@ -26,7 +26,7 @@ func TestServer_twoAgents_newestHasTheSocket(t *testing.T) {
 
 // If a new agent stops or is killed soon, the old one takes the socket back.
 func TestServer_newestAgentEnds_olderTakesTheSocketBack(t *testing.T) {
-	quickly := func(c *Config) { c.WatchInterval = 5 * time.Millisecond }
+	quickly := func(s *Server) { s.watchInterval = 5 * time.Millisecond }
 	for name, leave := range map[string]func(t *testing.T, socket string){
 		"it stopped": func(t *testing.T, socket string) {
 			t.Helper()
@@ -63,10 +63,10 @@ func TestServer_newestAgentEnds_olderTakesTheSocketBack(t *testing.T) {
 func TestServer_olderAgent_leavesTheSocket(t *testing.T) {
 	socket := filepath.Join(tempDir(t), "s")
 	older, newer := &fakeAgent{}, &fakeAgent{err: errors.New("not now")}
-	start(t, socket, older, func(c *Config) { c.WatchInterval = time.Millisecond })
+	start(t, socket, older, func(s *Server) { s.watchInterval = time.Millisecond })
 	asked := make(chan struct{}, 1000)
-	start(t, socket, newer, func(c *Config) {
-		c.Ready = func(context.Context) error {
+	start(t, socket, newer, func(s *Server) {
+		s.config.Ready = func(context.Context) error {
 			select {
 			case asked <- struct{}{}:
 			default:
@@ -85,9 +85,9 @@ func TestServer_olderAgent_leavesTheSocket(t *testing.T) {
 // A socket that cannot be made again (no space, no descriptors, something in the way) does not end the agent: it tries again.
 func TestServer_socketNotTakenBack_isTriedAgain(t *testing.T) {
 	socket := filepath.Join(tempDir(t), "s")
-	start(t, socket, &fakeAgent{}, func(c *Config) { c.WatchInterval = 5 * time.Millisecond }, func(c *Config) {
+	start(t, socket, &fakeAgent{}, func(s *Server) { s.watchInterval = 5 * time.Millisecond }, func(s *Server) {
 		var tries atomic.Int32
-		c.Log = slog.New(slog.NewTextHandler(writerFunc(func(line string) {
+		s.config.Log = slog.New(slog.NewTextHandler(writerFunc(func(line string) {
 			if strings.Contains(line, "not taken back") && tries.Add(1) == 3 {
 				_ = os.Remove(socket)
 			}

@@ -97,7 +97,7 @@ func (a *fakeAgent) requests() []string {
 }
 
 // serve runs a server for an agent until the test ends, and returns its socket's path.
-func serve(tb testing.TB, a *fakeAgent, change ...func(*Config)) string {
+func serve(tb testing.TB, a *fakeAgent, change ...func(*Server)) string {
 	tb.Helper()
 	socket := filepath.Join(tempDir(tb), "run", "cni.sock")
 	start(tb, socket, a, change...)
@@ -105,16 +105,15 @@ func serve(tb testing.TB, a *fakeAgent, change ...func(*Config)) string {
 }
 
 // start returns a function that stops the server.
-func start(tb testing.TB, socket string, a *fakeAgent, change ...func(*Config)) (stop func()) {
+func start(tb testing.TB, socket string, a *fakeAgent, change ...func(*Server)) (stop func()) {
 	tb.Helper()
-	own := uint32(os.Getuid())
-	c := Config{Path: socket, Handler: a, Ready: a.ready, UID: own, Log: discard()}
-	for _, f := range change {
-		f(&c)
-	}
-	s, err := NewServer(c)
+	s, err := NewServer(Config{Path: socket, Handler: a, Ready: a.ready, Log: discard()})
 	if err != nil {
 		tb.Fatal(err)
+	}
+	s.uid = uint32(os.Getuid())
+	for _, f := range change {
+		f(s)
 	}
 	before, _ := os.Lstat(socket)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))

@@ -31,18 +31,9 @@ type Config struct {
 	Handler Handler
 	// Ready returns why a sandbox could not be programmed now, or nil. It answers CNI's STATUS.
 	Ready func(context.Context) error
-	// Timeout bounds the Handler's work on one request, 5 s unless set. Keep it below the plugin's own timeout: otherwise people read
-	// that the agent does not answer instead of the agent's error.
-	Timeout time.Duration
-	// ReadTimeout bounds how long to wait for a peer to send or read, 2 s unless set.
-	ReadTimeout time.Duration
-	// WatchInterval is the time between two checks whether the socket's path still leads to an agent, 1 s unless set.
-	WatchInterval time.Duration
 	// Concurrency bounds the requests that are worked on, 64 unless set. Others wait in the socket's queue.
 	Concurrency int
-	// UID is the only user that is served: root, unless set.
-	UID uint32
-	Log *slog.Logger
+	Log         *slog.Logger
 }
 
 // Server is the agent's end of the socket. It serves root only, which could program a sandbox without the agent as well. A peer that is
@@ -51,8 +42,12 @@ type Config struct {
 // During an update there are two agents, and the newest has the path. When it ends or dies, the older agent takes the path back: so an
 // agent that cannot start does not stop new pods on the node.
 type Server struct {
-	config   Config
-	listener atomic.Pointer[listener] // nil while it does not listen
+	config        Config
+	timeout       time.Duration            // of the Handler's work on one request: below the plugin's own, or people would not read the agent's error
+	readTimeout   time.Duration            // of waiting for a peer to send or read
+	watchInterval time.Duration            // between two checks whether the socket's path still leads to an agent
+	uid           uint32                   // the only user that is served: root
+	listener      atomic.Pointer[listener] // nil while it does not listen
 }
 
 // NewServer checks the configuration.
@@ -63,11 +58,8 @@ func NewServer(c Config) (*Server, error) {
 	if c.Handler == nil || c.Ready == nil || c.Log == nil {
 		return nil, errors.New("make CNI server: Handler, Ready and Log are required")
 	}
-	c.Timeout = cmp.Or(max(c.Timeout, 0), 5*time.Second)
-	c.ReadTimeout = cmp.Or(max(c.ReadTimeout, 0), 2*time.Second)
-	c.WatchInterval = cmp.Or(max(c.WatchInterval, 0), time.Second)
 	c.Concurrency = cmp.Or(max(c.Concurrency, 0), 64)
-	return &Server{config: c}, nil
+	return &Server{config: c, timeout: 5 * time.Second, readTimeout: 2 * time.Second, watchInterval: time.Second}, nil
 }
 
 // Check returns why the plugin's requests cannot reach this agent, or nil.
@@ -99,7 +91,7 @@ func (s *Server) Start(ctx context.Context) error {
 		case err != nil:
 			s.listener.Store(nil)
 			s.config.Log.Error("socket not taken back", "hook", "cni", "socket", s.config.Path, "error", err)
-			wait(ctx, s.config.WatchInterval)
+			wait(ctx, s.watchInterval)
 			continue
 		case served:
 			s.config.Log.Info("socket taken back", "hook", "cni", "socket", s.config.Path)
@@ -115,7 +107,7 @@ func (s *Server) Start(ctx context.Context) error {
 // watchPath closes the socket when ctx ends, or when the path leads neither to this agent nor to another one.
 func (s *Server) watchPath(ctx context.Context, l *listener) {
 	defer l.stop()
-	tick := time.NewTicker(s.config.WatchInterval)
+	tick := time.NewTicker(s.watchInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -123,7 +115,7 @@ func (s *Server) watchPath(ctx context.Context, l *listener) {
 			return
 		case <-tick.C:
 		}
-		if !l.ownsPath() && abandoned(ctx, s.config.Path, s.config.ReadTimeout) {
+		if !l.ownsPath() && abandoned(ctx, s.config.Path, s.readTimeout) {
 			return
 		}
 	}
@@ -150,7 +142,7 @@ func (s *Server) accept(ctx context.Context, l *listener, slots chan struct{}, b
 			return
 		}
 		s.config.Log.Error("connection not accepted", "hook", "cni", "error", err)
-		wait(ctx, s.config.ReadTimeout) // probably out of descriptors
+		wait(ctx, s.readTimeout) // probably out of descriptors
 	}
 }
 
@@ -175,7 +167,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	if err != nil {
 		a.Error = truncated(err)
 	}
-	if err := write(conn, a, s.config.ReadTimeout); err != nil {
+	if err := write(conn, a, s.readTimeout); err != nil {
 		s.config.Log.Warn("answer not delivered", "hook", "cni", "command", r.Command, "sandbox", r.Sandbox.ID, "error", err)
 	}
 }
@@ -186,9 +178,9 @@ const checkLimit = checkTimeout * 4 / 5
 // limit returns how long the Handler may work on one request.
 func (s *Server) limit(command string) time.Duration {
 	if command == cmdCheck {
-		return min(s.config.Timeout, checkLimit)
+		return min(s.timeout, checkLimit)
 	}
-	return s.config.Timeout
+	return s.timeout
 }
 
 // read reads one packet, if the peer is the user that is served.
@@ -197,10 +189,10 @@ func (s *Server) read(conn *net.UnixConn) (request, error) {
 	if err != nil {
 		return request{}, fmt.Errorf("identify peer: %w", err)
 	}
-	if uid != s.config.UID {
-		return request{}, fmt.Errorf("peer is user %d, only user %d is served", uid, s.config.UID)
+	if uid != s.uid {
+		return request{}, fmt.Errorf("peer is user %d, only user %d is served", uid, s.uid)
 	}
-	if err := conn.SetDeadline(time.Now().Add(s.config.ReadTimeout)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(s.readTimeout)); err != nil {
 		return request{}, err
 	}
 	buf := make([]byte, maxMessage+1)

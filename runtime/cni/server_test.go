@@ -99,7 +99,7 @@ func TestServer_hostilePeer_isCutOff(t *testing.T) {
 }
 
 func TestServer_silentPeers_blockNobody(t *testing.T) {
-	socket := serve(t, &fakeAgent{}, func(c *Config) { c.ReadTimeout, c.Concurrency = 50*time.Millisecond, 2 })
+	socket := serve(t, &fakeAgent{}, func(s *Server) { s.readTimeout, s.config.Concurrency = 50*time.Millisecond, 2 })
 	silent := []*net.UnixConn{dial(t, socket), dial(t, socket), dial(t, socket), dial(t, socket)}
 	wantServed(t, socket)
 	for _, c := range silent {
@@ -140,7 +140,7 @@ func TestServer_halfClosedPeer_isAnswered(t *testing.T) {
 
 func TestServer_otherUser_isNotServed(t *testing.T) {
 	agent := &fakeAgent{}
-	socket := serve(t, agent, func(c *Config) { c.UID++ })
+	socket := serve(t, agent, func(s *Server) { s.uid++ })
 	c := dial(t, socket)
 	_, _ = c.Write([]byte(goodRequest)) // the server may have hung up already
 	if got := receive(t, c); got != "" || len(agent.requests()) != 0 {
@@ -223,11 +223,11 @@ func TestNewServer_wrongConfig_isRefused(t *testing.T) {
 
 func TestServer_slowHandler_hasADeadline(t *testing.T) {
 	agent := &fakeAgent{hold: make(chan struct{})}
-	socket := serve(t, agent, func(c *Config) { c.Timeout = 50 * time.Millisecond })
+	socket := serve(t, agent, func(s *Server) { s.timeout = 50 * time.Millisecond })
 	if got := send(t, dial(t, socket), goodRequest); !strings.Contains(got, context.DeadlineExceeded.Error()) {
 		t.Errorf("answered %q", got)
 	}
-	s := &Server{config: Config{Timeout: 5 * time.Second}}
+	s := &Server{timeout: 5 * time.Second}
 	if limit := s.limit(cmdCheck); limit >= checkTimeout || limit <= 0 {
 		t.Errorf("CHECK may take %s, longer than the plugin waits", limit)
 	}
@@ -254,7 +254,7 @@ func TestServer_ends_finishesRequests(t *testing.T) {
 
 func TestServer_manyRequests_areServed(t *testing.T) {
 	agent := &fakeAgent{}
-	socket := serve(t, agent, func(c *Config) { c.Concurrency = 4 })
+	socket := serve(t, agent, func(s *Server) { s.config.Concurrency = 4 })
 	var all sync.WaitGroup
 	for range 200 {
 		all.Go(func() {

@@ -62,28 +62,14 @@ func (f *Finder) Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, 
 	if pod.UID == "" {
 		return podnet.Sandbox{}, errors.New("the pod to find has no UID")
 	}
-	ready, err := f.listReady(ctx, map[string]string{labelPodUID: pod.UID})
+	ready, err := f.runtime.ListPodSandbox(ctx, &criv1.ListPodSandboxRequest{Filter: &criv1.PodSandboxFilter{
+		State:         &criv1.PodSandboxStateValue{State: criv1.PodSandboxState_SANDBOX_READY},
+		LabelSelector: map[string]string{labelPodUID: pod.UID},
+	}})
 	if err != nil {
-		return podnet.Sandbox{}, err
+		return podnet.Sandbox{}, fmt.Errorf("list sandboxes: %w", err)
 	}
-	return f.findIn(ctx, ready, pod)
-}
-
-// FindAll lists the ready sandboxes of all pods once, and returns a function that does what Find does with that list. The sandbox's
-// status is read with each call.
-func (f *Finder) FindAll(ctx context.Context) (find func(context.Context, podnet.Sandbox) (podnet.Sandbox, error), err error) {
-	ready, err := f.listReady(ctx, nil)
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, error) {
-		return f.findIn(ctx, ready, pod)
-	}, nil
-}
-
-// findIn finds the pod's newest sandbox in a list.
-func (f *Finder) findIn(ctx context.Context, ready []*criv1.PodSandbox, pod podnet.Sandbox) (podnet.Sandbox, error) {
-	id := newest(ready, pod)
+	id := newest(ready.GetItems(), pod)
 	if id == "" {
 		return podnet.Sandbox{}, fmt.Errorf("list sandboxes of pod UID %s: %w", pod.UID, podnet.ErrNotReady)
 	}
@@ -126,24 +112,7 @@ func (f *Finder) Version(ctx context.Context) (string, error) {
 }
 
 // Close closes the connection. Calls that are under way fail.
-func (f *Finder) Close() error {
-	if err := f.conn.Close(); err != nil {
-		return fmt.Errorf("close CRI connection: %w", err)
-	}
-	return nil
-}
-
-// listReady lists the ready sandboxes with the given labels.
-func (f *Finder) listReady(ctx context.Context, labels map[string]string) ([]*criv1.PodSandbox, error) {
-	resp, err := f.runtime.ListPodSandbox(ctx, &criv1.ListPodSandboxRequest{Filter: &criv1.PodSandboxFilter{
-		State:         &criv1.PodSandboxStateValue{State: criv1.PodSandboxState_SANDBOX_READY},
-		LabelSelector: labels,
-	}})
-	if err != nil {
-		return nil, fmt.Errorf("list sandboxes: %w", err)
-	}
-	return resp.GetItems(), nil
-}
+func (f *Finder) Close() error { return f.conn.Close() }
 
 // Connection returns the connection to the runtime, for other parts of its interface. It is closed by Close.
 func (f *Finder) Connection() *grpc.ClientConn { return f.conn }

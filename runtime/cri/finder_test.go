@@ -302,29 +302,3 @@ func BenchmarkFind(b *testing.B) {
 		}
 	}
 }
-
-// One list serves all pods; the sandbox's status is read anew for each.
-func TestFindAll_manyPods_listsOnce(t *testing.T) {
-	r := recorded(t, "containerd")
-	f := newFinder(t, serve(t, r))
-	find, err := f.FindAll(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	pod := podnet.Sandbox{Namespace: "default", Name: "cap1", UID: "cb8bef1c-6501-4aea-8bdd-f4f7ff377212"}
-	want, err := f.Find(t.Context(), pod)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.sandboxes = nil // no further list shows it
-	if got, err := find(t.Context(), pod); err != nil || got != want {
-		t.Errorf("found %+v, error %v, want %+v", got, err, want)
-	}
-	clear(r.statuses)
-	if _, err := find(t.Context(), pod); !errors.Is(err, podnet.ErrNotReady) {
-		t.Errorf("a sandbox that is gone: error %v", err)
-	}
-	if _, err := find(t.Context(), podnet.Sandbox{UID: "another"}); !errors.Is(err, podnet.ErrNotReady) {
-		t.Errorf("a pod without a sandbox: error %v", err)
-	}
-}

@@ -15,7 +15,6 @@ import (
 	"sync/atomic"
 
 	"github.com/containerd/errdefs"
-	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
 	"istio-pod-network-controller/internal/podnet"
@@ -74,31 +73,12 @@ func (f *Finder) Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, 
 	if err := f.negotiate(ctx); err != nil {
 		return podnet.Sandbox{}, err
 	}
-	running, err := f.listRunning(ctx, labelPodUID+"="+pod.UID)
+	filters := client.Filters{}.Add("label", labelPodUID+"="+pod.UID, labelType+"="+typeSandbox).Add("status", "running")
+	running, err := f.engine.ContainerList(ctx, client.ContainerListOptions{Filters: filters})
 	if err != nil {
-		return podnet.Sandbox{}, err
+		return podnet.Sandbox{}, fmt.Errorf("list sandboxes: %w", err)
 	}
-	return f.findIn(ctx, running, pod)
-}
-
-// FindAll lists the running sandboxes of all pods once, and returns a function that does what Find does with that list. The sandbox is
-// inspected with each call.
-func (f *Finder) FindAll(ctx context.Context) (find func(context.Context, podnet.Sandbox) (podnet.Sandbox, error), err error) {
-	if err := f.negotiate(ctx); err != nil {
-		return nil, err
-	}
-	running, err := f.listRunning(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, error) {
-		return f.findIn(ctx, running, pod)
-	}, nil
-}
-
-// findIn finds the pod's newest sandbox in a list.
-func (f *Finder) findIn(ctx context.Context, running []container.Summary, pod podnet.Sandbox) (podnet.Sandbox, error) {
-	id := newest(running, pod)
+	id := newest(running.Items, pod)
 	if id == "" {
 		return podnet.Sandbox{}, fmt.Errorf("list sandboxes of pod UID %s: %w", pod.UID, podnet.ErrNotReady)
 	}
@@ -141,10 +121,7 @@ func (f *Finder) Version(ctx context.Context) (string, error) {
 // Close closes idle connections.
 func (f *Finder) Close() error {
 	f.connections.CloseIdleConnections()
-	if err := f.engine.Close(); err != nil {
-		return fmt.Errorf("close Docker client: %w", err)
-	}
-	return nil
+	return f.engine.Close()
 }
 
 // negotiate does what the client would do by itself, and returns its error. The client ignores that error and then uses its newest
@@ -158,14 +135,4 @@ func (f *Finder) negotiate(ctx context.Context) error {
 	}
 	f.negotiated.Store(true)
 	return nil
-}
-
-// listRunning lists the running sandboxes with the given labels.
-func (f *Finder) listRunning(ctx context.Context, labels ...string) ([]container.Summary, error) {
-	filters := client.Filters{}.Add("label", append(labels, labelType+"="+typeSandbox)...).Add("status", "running")
-	list, err := f.engine.ContainerList(ctx, client.ContainerListOptions{Filters: filters})
-	if err != nil {
-		return nil, fmt.Errorf("list sandboxes: %w", err)
-	}
-	return list.Items, nil
 }

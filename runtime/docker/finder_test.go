@@ -250,22 +250,3 @@ func TestFind_brokenJSON_isReported(t *testing.T) {
 		t.Errorf("got %v, want a lasting error of the inspection", err)
 	}
 }
-
-// One list serves all pods; the sandbox is inspected anew for each.
-func TestFindAll_manyPods_listsOnce(t *testing.T) {
-	engine := recorded(t)
-	f := newFinder(t, serve(t, engine))
-	find, err := f.FindAll(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	engine.list = nil // no further list shows it
-	pod := podnet.Sandbox{Namespace: "default", Name: "web", UID: recordedUID}
-	if got, err := find(t.Context(), pod); err != nil || got.ID != recordedID || got.NetNS == "" {
-		t.Errorf("found %+v, error %v", got, err)
-	}
-	clear(engine.containers)
-	if _, err := find(t.Context(), pod); !errors.Is(err, podnet.ErrNotReady) {
-		t.Errorf("a sandbox that is gone: error %v", err)
-	}
-}

@@ -1,6 +1,7 @@
 package nri
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,14 +74,7 @@ type Hook struct {
 
 // New checks the configuration and fills in defaults.
 func New(c Config) (*Hook, error) {
-	for _, setting := range []struct {
-		value     *string
-		byDefault string
-	}{{&c.Socket, DefaultSocket}, {&c.Name, DefaultName}, {&c.Index, DefaultIndex}} {
-		if *setting.value == "" {
-			*setting.value = setting.byDefault
-		}
-	}
+	c.Socket, c.Name, c.Index = cmp.Or(c.Socket, DefaultSocket), cmp.Or(c.Name, DefaultName), cmp.Or(c.Index, DefaultIndex)
 	switch {
 	case c.Handler == nil:
 		return nil, errors.New("make NRI hook: no handler")

@@ -55,7 +55,7 @@ func (c choosing) read(t *testing.T) sidecarCluster {
 		}
 		return out.Build()
 	}
-	for kind, by := range controllers.SidecarCacheOptions("node-1", &outage.Contact{}).ByObject {
+	for kind, by := range controllers.CacheOptions("node-1", true, &outage.Contact{}).ByObject {
 		if _, ok := kind.(*corev1.Pod); !ok {
 			continue
 		}

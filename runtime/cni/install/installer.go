@@ -4,7 +4,6 @@ package install
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,7 +14,7 @@ import (
 	"time"
 )
 
-// Config is what an Installer needs. The durations and MaxRewrites have defaults.
+// Config is what an Installer needs.
 type Config struct {
 	// BinDir and ConfDir are the runtime's directories; Source is the plugin's binary in the image.
 	BinDir, ConfDir, Source string
@@ -26,16 +25,6 @@ type Config struct {
 	Versions []string
 	// Notify is called once for each change. It may be nil.
 	Notify func(Event)
-
-	// QuietTime is how long a file must not have changed before it is looked at, 200 ms unless set.
-	QuietTime time.Duration
-	// Backoff is the wait before the second rewrite in a window, 1 s unless set; each further one waits twice as long.
-	Backoff time.Duration
-	// Window and MaxRewrites bound the repairs of a removed entry: 6 in 10 minutes unless set.
-	Window      time.Duration
-	MaxRewrites int
-	// Resync is the time between two checks without an event, one minute unless set.
-	Resync time.Duration
 }
 
 // EventKind says what has happened.
@@ -74,7 +63,9 @@ type Event struct {
 type Installer struct {
 	config              Config
 	entry               entry
-	pace                pacer
+	pace                pacer         // of repairs of a removed entry
+	quietTime           time.Duration // how long a file must not have changed before it is looked at
+	resync              time.Duration // between two checks without an event
 	last                Event
 	otherBinaryNotified bool
 	lastChained         string // the file with the entry at the last check; "" in the first round
@@ -106,13 +97,9 @@ func New(c Config) (*Installer, error) {
 		}
 	}
 	c.BinDir, c.ConfDir = filepath.Clean(c.BinDir), filepath.Clean(c.ConfDir)
-	c.QuietTime = cmp.Or(max(c.QuietTime, 0), 200*time.Millisecond)
-	c.Backoff = cmp.Or(max(c.Backoff, 0), time.Second)
-	c.Window, c.MaxRewrites = cmp.Or(max(c.Window, 0), 10*time.Minute), cmp.Or(max(c.MaxRewrites, 0), 6)
-	c.Resync = cmp.Or(max(c.Resync, 0), time.Minute)
 	return &Installer{
 		config: c, entry: entry{kind: e.Type, text: c.Entry},
-		pace: pacer{first: c.Backoff, window: c.Window, max: c.MaxRewrites},
+		pace: pacer{first: time.Second, window: 10 * time.Minute, max: 6}, quietTime: 200 * time.Millisecond, resync: time.Minute,
 	}, nil
 }
 
@@ -145,12 +132,12 @@ func (i *Installer) Chained() bool { return i.inChain.Load() }
 func (i *Installer) run(ctx context.Context, once bool) error {
 	removeTemps(i.config.ConfDir)
 	removeTemps(i.config.BinDir)
-	w := newWatch(i.config.ConfDir, i.binary(), i.config.QuietTime)
+	w := newWatch(i.config.ConfDir, i.binary(), i.quietTime)
 	defer w.close()
 	for {
-		again := i.config.Resync
+		again := i.resync
 		if !w.follow(i.config.ConfDir) || !w.follow(i.config.BinDir) {
-			again = i.config.Backoff
+			again = i.pace.first
 		}
 		path, wait, err := i.converge()
 		i.inChain.Store(err == nil && wait == 0)
@@ -163,7 +150,7 @@ func (i *Installer) run(ctx context.Context, once bool) error {
 		case err == nil:
 			again = wait
 		case errors.Is(err, errChanged):
-			again = i.config.QuietTime
+			again = i.quietTime
 		case errors.Is(err, ErrNoNetwork):
 			i.notify(Event{Kind: Waiting, Path: i.config.ConfDir, Err: err})
 		case once:
@@ -200,7 +187,7 @@ func (i *Installer) converge() (path string, wait time.Duration, err error) {
 	wait, exhausted := i.pace.wait(time.Now())
 	if exhausted {
 		i.notify(Event{Kind: Contended, Path: n.path, Err: fmt.Errorf(
-			"another project removed the entry %d times within %v", i.config.MaxRewrites, i.config.Window)})
+			"another project removed the entry %d times within %v", i.pace.max, i.pace.window)})
 	}
 	if wait > 0 {
 		return n.path, wait, nil

@@ -39,23 +39,23 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-func (n *node) installer(t *testing.T, change ...func(*Config)) *Installer {
+func (n *node) installer(t *testing.T, change ...func(*Installer)) *Installer {
 	t.Helper()
 	c := Config{
 		BinDir: n.bin, ConfDir: n.conf, Source: n.source, Entry: []byte(ourEntry), Versions: []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"},
-		QuietTime: 5 * time.Millisecond, Backoff: 10 * time.Millisecond, Resync: time.Hour,
 		Notify: func(e Event) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			n.events = append(n.events, e)
 		},
 	}
-	for _, f := range change {
-		f(&c)
-	}
 	i, err := New(c)
 	if err != nil {
 		t.Fatal(err)
+	}
+	i.quietTime, i.pace.first, i.resync = 5*time.Millisecond, 10*time.Millisecond, time.Hour
+	for _, f := range change {
+		f(i)
 	}
 	return i
 }

@@ -119,7 +119,7 @@ func TestStart_otherBinaryReadOnly_isUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.readOnlyBin(t)
-	i := n.installer(t, func(c *Config) { c.Resync = time.Millisecond })
+	i := n.installer(t, func(i *Installer) { i.resync = time.Millisecond })
 	n.start(t, i)
 	eventually(t, "it chains", func() bool { return n.get(t, "10-kc.conflist") == chained && i.Check() == nil })
 	n.put(t, "10-kc.conflist", strings.Replace(plain, "cni0", "cni1", 1))

@@ -78,11 +78,11 @@ func chainedLists(dir, kind string) ([]network, error) {
 // after Uninstall: from the replaced agent, or from a project that restores a copy of its file. The first entry is removed at once.
 // Then the bound of a random pause doubles each time, up to 30 s. It is a manager.Runnable.
 func (i *Installer) Clear(ctx context.Context) error {
-	w := newWatch(i.config.ConfDir, i.binary(), i.config.QuietTime)
+	w := newWatch(i.config.ConfDir, i.binary(), i.quietTime)
 	defer w.close()
 	quietSince, pause := time.Now(), time.Duration(0)
 	for {
-		again := i.config.Resync
+		again := i.resync
 		if !w.follow(i.config.ConfDir) {
 			again = maxClearPause
 		}
@@ -92,10 +92,10 @@ func (i *Installer) Clear(ctx context.Context) error {
 				jitter.Wait(ctx, pause)
 			}
 			if i.clear() != nil {
-				again = i.config.Backoff
+				again = i.pace.first
 			}
-			quietSince, pause = time.Now(), nextPause(pause, i.config.Backoff)
-		} else if time.Since(quietSince) > i.config.Window {
+			quietSince, pause = time.Now(), min(max(i.pace.first, 2*pause), maxClearPause)
+		} else if time.Since(quietSince) > i.pace.window {
 			pause = 0
 		}
 		w.next(ctx, again)
@@ -103,11 +103,6 @@ func (i *Installer) Clear(ctx context.Context) error {
 			return nil
 		}
 	}
-}
-
-// nextPause returns the pause that follows another one.
-func nextPause(pause, first time.Duration) time.Duration {
-	return min(max(first, 2*pause), maxClearPause)
 }
 
 func (i *Installer) clear() error {

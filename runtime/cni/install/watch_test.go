@@ -97,7 +97,7 @@ func TestStart_fileWrittenInPlace_isReadWhole(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)
 	n.put(t, "99-other.conflist", plain)
-	n.start(t, n.installer(t, func(c *Config) { c.QuietTime = 100 * time.Millisecond }))
+	n.start(t, n.installer(t, func(i *Installer) { i.quietTime = 100 * time.Millisecond }))
 	eventually(t, "the entry is there", func() bool { return n.get(t, "10-kc.conflist") == chained })
 	f, err := os.OpenFile(filepath.Join(n.conf, "10-kc.conflist"), os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
@@ -127,7 +127,7 @@ func TestStart_fileWrittenInPlace_isReadWhole(t *testing.T) {
 func TestStart_entryAlwaysRemoved_givesUp(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)
-	i := n.installer(t, func(c *Config) { c.MaxRewrites, c.Window = 4, time.Hour })
+	i := n.installer(t, func(i *Installer) { i.pace.max, i.pace.window = 4, time.Hour })
 	n.start(t, i)
 	rewrites := 0
 	eventually(t, "the installer gives up", func() bool {
@@ -163,7 +163,7 @@ func TestStart_twoVersions_newerEntryStays(t *testing.T) {
 	other := newNode(t)
 	other.bin, other.conf = n.bin, n.conf
 	other.write(t, other.source, "#!newer")
-	other.start(t, other.installer(t, func(c *Config) { c.Entry = []byte(newer) }))
+	other.start(t, other.installer(t, func(i *Installer) { i.entry.text = []byte(newer) }))
 	want := strings.Replace(chained, ourEntry, newer, 1)
 	eventually(t, "the newer entry is there", func() bool { return n.get(t, "10-kc.conflist") == want })
 	n.put(t, "11-occasion.conflist", plain)
