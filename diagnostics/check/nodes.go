@@ -97,25 +97,12 @@ func containerRuntime(f *Facts) finding {
 }
 
 func kernel(f *Facts) finding {
-	var tooOld, withoutCookie, all []string
-	for _, n := range f.Nodes {
-		if !n.linux() {
-			continue
-		}
-		all = append(all, n.Kernel)
-		switch {
-		case older(n.Kernel, oldestKernel):
-			tooOld = append(tooOld, n.Name+" has "+n.Kernel)
-		case older(n.Kernel, cookieKernel):
-			withoutCookie = append(withoutCookie, n.Name+" has "+n.Kernel)
-		}
-	}
-	backend := ""
-	if d := f.ours(); d != nil {
-		backend = d.Args["backend"]
-	}
+	has := func(n Node) string { return n.Name + " has " + n.Kernel }
+	tooOld := listed(f.Nodes, func(n Node) bool { return n.linux() && older(n.Kernel, oldestKernel) }, has)
+	withoutCookie := listed(f.Nodes, func(n Node) bool { return n.linux() && !older(n.Kernel, oldestKernel) && older(n.Kernel, cookieKernel) }, has)
+	all := listed(f.Nodes, Node.linux, func(n Node) string { return n.Kernel })
 	switch {
-	case len(tooOld) > 0 && backend != "iptables":
+	case len(tooOld) > 0 && f.flag("backend") != "iptables":
 		return failing("kernels before "+oldestKernel+" do not take the rules of the nftables backend: "+some(tooOld), "set backend=iptables, or upgrade these nodes")
 	case len(withoutCookie) > 0:
 		return fine("Linux " + some(all) + "; before " + cookieKernel + " the agent verifies each pod in full, which costs CPU: " + some(withoutCookie))
@@ -134,16 +121,11 @@ func special() map[string]string {
 }
 
 func operatingSystem(f *Facts) finding {
-	var windows, found []string
-	for _, n := range f.Nodes {
-		if !n.linux() {
-			windows = append(windows, n.Name)
-			continue
-		}
-		for name, do := range special() {
-			if strings.Contains(n.OSImage, name) {
-				found = append(found, name+": "+do)
-			}
+	windows := names(f.Nodes, func(n Node) bool { return !n.linux() })
+	var found []string
+	for name, do := range special() {
+		if slices.ContainsFunc(f.Nodes, func(n Node) bool { return strings.Contains(n.OSImage, name) }) {
+			found = append(found, name+": "+do)
 		}
 	}
 	switch {

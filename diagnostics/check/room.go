@@ -42,26 +42,22 @@ func isInit(pod *corev1.Pod, name string) bool {
 
 // proxyRoom names the pods whose memory limit leaves no room for the proxy that the agent runs in their cgroup.
 func proxyRoom(f *Facts) finding {
-	var tight []string
-	limited := 0
-	for _, p := range f.Pods {
-		memory, own := f.ProxyMemory[p.Profile]
-		if !own || !p.Running || !p.MemoryLimited {
-			continue
-		}
-		limited++
-		if need := max(memory, 1); p.MemoryRoom < need {
-			tight = append(tight, fmt.Sprintf("%s/%s (%s of %s)", p.Namespace, p.Name, bytes(p.MemoryRoom), wanted(memory)))
-		}
+	limited := func(p Pod) bool {
+		_, own := f.ProxyMemory[p.Profile]
+		return own && p.Running && p.MemoryLimited
 	}
+	tight := listed(f.Pods, func(p Pod) bool { return limited(p) && p.MemoryRoom < max(f.ProxyMemory[p.Profile], 1) }, func(p Pod) string {
+		return fmt.Sprintf("%s (%s of %s)", p, bytes(p.MemoryRoom), wanted(f.ProxyMemory[p.Profile]))
+	})
+	room := len(names(f.Pods, limited))
 	switch {
 	case len(tight) > 0:
 		return warning(fmt.Sprintf("the memory limit of %s leaves less room than the proxy may use, so the kernel may end one of their containers: %s", printable.Count(len(tight), "pod"), some(tight)),
 			"give the pods more: a limit of the whole pod (spec.resources) above the sum of its containers' limits, or a RuntimeClass with an overhead; twice the proxy's memoryLimit lets an upgrade run both")
-	case limited == 0:
+	case room == 0:
 		return finding{}
 	}
-	return fine("room for the proxy in the memory limit of " + printable.Count(limited, "pod"))
+	return fine("room for the proxy in the memory limit of " + printable.Count(room, "pod"))
 }
 
 func bytes(n int64) string { return resource.NewQuantity(n, resource.BinarySI).String() }
