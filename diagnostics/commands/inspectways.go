@@ -149,7 +149,7 @@ func (w inspectWays) tunnel() dial {
 // byExec runs `inspect --local` in the agent's container. The command's exit status says what the document says, too.
 func (w inspectWays) byExec(ctx context.Context, namespace, name string) (doc inspect.Document, err error) {
 	args := []string{"inspect", "--local", "-o", "json", namespace + "/" + name}
-	if socket, ok := strings.CutPrefix(w.argument("--health-addr"), "unix://"); ok {
+	if socket, ok := strings.CutPrefix(w.argument("health-addr"), "unix://"); ok {
 		args = append(args, "--socket", path.Join(path.Dir(socket), path.Base(inspect.DefaultSocket)))
 	}
 	var out, said bytes.Buffer
@@ -228,12 +228,5 @@ func (b *bounded) Write(p []byte) (int, error) {
 
 // argument returns the value of a flag in the agent's pod, or "".
 func (w inspectWays) argument(flag string) string {
-	for _, c := range w.agent.Pod.Spec.Containers {
-		for _, arg := range c.Args {
-			if value, ok := strings.CutPrefix(arg, flag+"="); ok {
-				return value
-			}
-		}
-	}
-	return ""
+	return cluster.Flag(cluster.Container(&w.agent.Pod.Spec), flag)
 }

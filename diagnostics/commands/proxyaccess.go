@@ -175,9 +175,9 @@ func (w inspectWays) log(ctx context.Context, l inspect.LogOptions, pod string, 
 // exec runs a command in a proxy by `sidecar exec` in the agent's container.
 func (w inspectWays) exec(ctx context.Context, pod string, command []string, out, errOut io.Writer) (code int, err error) {
 	args := []string{"sidecar", "exec"}
-	for _, flag := range []string{"--runtime", "--runtime-endpoint"} {
+	for _, flag := range []string{"runtime", "runtime-endpoint"} {
 		if value := w.argument(flag); value != "" {
-			args = append(args, flag+"="+value)
+			args = append(args, "--"+flag+"="+value)
 		}
 	}
 	code, err = w.run(ctx, append(append(args, pod, "--"), command...), remotecommand.StreamOptions{Stdout: out, Stderr: errOut})

@@ -147,9 +147,7 @@ func (a asked) withoutAgent(nodes []Node) func(string) bool {
 func (a asked) proxiesOn() func(string) bool {
 	without := map[string]bool{}
 	for node, agents := range byNode(a.agents) {
-		without[node] = !slices.ContainsFunc(agents[0].Pod.Spec.Containers, func(c corev1.Container) bool {
-			return slices.Contains(c.Args, "--sidecars=true") || slices.Contains(c.Args, "--sidecars")
-		})
+		without[node] = cluster.Flag(cluster.Container(&agents[0].Pod.Spec), "sidecars") != "true"
 	}
 	return func(node string) bool { return !without[node] }
 }
