@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -145,8 +146,15 @@ func served(t *testing.T, l *Looker) (*reviews, *agentstatus.Inspect) {
 	return api, i.At.Load()
 }
 
+// direct dials a port of this node.
+func direct(port int) func(context.Context) (net.Conn, error) {
+	return func(ctx context.Context) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	}
+}
+
 func callerOfAgent(at *agentstatus.Inspect, token string) inspect.Client {
-	return inspect.Client{Certificate: at.Certificate, Token: token, Dial: inspect.Direct("127.0.0.1", at.Port)}
+	return inspect.Client{Certificate: at.Certificate, Token: token, Dial: direct(at.Port)}
 }
 
 func codeOf(t *testing.T, err error) inspect.Code {
@@ -264,8 +272,8 @@ func TestAnotherCertificateGetsNoToken(t *testing.T) {
 	_, at := served(t, (&oneNode{}).looker(fakeKernel{}))
 	to := impostor.Listener.Addr().(*net.TCPAddr)
 	for name, c := range map[string]inspect.Client{
-		"another server":           {Certificate: at.Certificate, Token: "dev", Dial: inspect.Direct("127.0.0.1", to.Port)},
-		"no certificate to expect": {Token: "dev", Dial: inspect.Direct("127.0.0.1", at.Port)},
+		"another server":           {Certificate: at.Certificate, Token: "dev", Dial: direct(to.Port)},
+		"no certificate to expect": {Token: "dev", Dial: direct(at.Port)},
 	} {
 		if _, err := c.Get(t.Context(), "shop", "cart"); err == nil || !strings.Contains(err.Error(), "certificate") {
 			t.Errorf("%s: error %v", name, err)
