@@ -104,9 +104,9 @@ func newInspect(p Program) *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), inspectTimeout)
 			defer cancel()
-			p := startProgress(cmd.ErrOrStderr(), "asking for pod "+strconv.Quote(args[0]))
+			stop := startProgress(cmd.ErrOrStderr(), "asking for pod "+strconv.Quote(args[0]), nil)
 			doc, err := o.document(ctx, args[0])
-			p.stop()
+			stop()
 			if err != nil {
 				return err
 			}
