@@ -20,9 +20,11 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/diagnostics/inspect"
@@ -78,6 +80,8 @@ func (a *reviews) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // oneNode has the pod shop/cart, and calls of Look wait for release if it is not nil. The pod is busy for the first calls.
 type oneNode struct {
+	client.Reader // nil: it lists nothing
+
 	looks   int
 	entered atomic.Int32
 	busy    int
@@ -86,11 +90,14 @@ type oneNode struct {
 	looked  controllers.Looked
 }
 
-func (n *oneNode) Get(_ context.Context, name types.NamespacedName) (*corev1.Pod, error) {
+func (n *oneNode) Get(_ context.Context, name types.NamespacedName, into client.Object, _ ...client.GetOption) error {
 	if name.String() != "shop/cart" {
-		return nil, podnet.ErrNoPod
+		return apierrors.NewNotFound(corev1.Resource("pods"), name.Name)
 	}
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", UID: "uid-1"}}, nil
+	into.SetNamespace("shop")
+	into.SetName("cart")
+	into.SetUID("uid-1")
+	return nil
 }
 
 func (n *oneNode) Look(ctx context.Context, _ podnet.Sandbox, read func(context.Context, controllers.Looked) error) error {
@@ -128,7 +135,7 @@ func (k fakeKernel) Look(context.Context, podnet.Place, *iptables.Ruleset) (kern
 }
 
 func (n *oneNode) looker(k fakeKernel) *Looker {
-	return NewLooker("node1", "mesh-system", inspect.Agent{Version: "1", Backend: "nftables"}, k, func() (Core, Pods, error) { return n, n, nil })
+	return NewLooker("node1", "mesh-system", inspect.Agent{Version: "1", Backend: "nftables"}, k, func() (Core, client.Reader, error) { return n, n, nil })
 }
 
 // served serves a looker, and returns where, and the API server's address.
@@ -229,7 +236,7 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := tc.node.looker(fakeKernel{})
 			if tc.notRead {
-				l.core = func() (Core, Pods, error) { return nil, nil, podnet.ErrPodsUnknown }
+				l.core = func() (Core, client.Reader, error) { return nil, nil, podnet.ErrPodsUnknown }
 			}
 			api, at := served(t, l)
 			api.err = tc.apiAway
@@ -246,7 +253,7 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 // A bug in a look costs one answer.
 func TestAPanicOfALookIsAnAnswer(t *testing.T) {
 	l := (&oneNode{}).looker(fakeKernel{})
-	l.core = func() (Core, Pods, error) { panic("boom") } //nolint:forbidigo // the case
+	l.core = func() (Core, client.Reader, error) { panic("boom") } //nolint:forbidigo // the case
 	_, at := served(t, l)
 	for range 2 {
 		if _, err := callerOfAgent(at, "dev").Get(t.Context(), "shop", "cart"); codeOf(t, err) != inspect.CodeInternal {
