@@ -13,16 +13,12 @@ import (
 
 // Versions that matter.
 const (
-	oldestKernel       = "5.4"  // nftables with NAT in the inet family, and all that we use of it
-	cookieKernel       = "5.14" // namespaces have cookies
-	oldestContainerd   = "1.7"  // has NRI
-	nriContainerd      = "2.0"  // has it on
-	oldestCRIO         = "1.26"
-	nriCRIO            = "1.30"
-	containerdWithNRI  = "switch NRI on ([plugins.\"io.containerd.nri.v1.nri\"] disable = false) or set cni=install; containerd 2.0 has it on"
-	crioWithNRI        = "set enable_nri = true in [crio.nri] or set cni=install; CRI-O 1.30 has it on"
-	runtimeWithoutNRI  = "upgrade it, or set cni=install"
-	runtimeUnsupported = "use containerd or CRI-O, or see docs/install.md for Docker"
+	oldestKernel     = "5.4"  // nftables with NAT in the inet family, and all that we use of it
+	cookieKernel     = "5.14" // namespaces have cookies
+	oldestContainerd = "1.7"  // has NRI
+	nriContainerd    = "2.0"  // has it on
+	oldestCRIO       = "1.26"
+	nriCRIO          = "1.30"
 )
 
 func (n Node) linux() bool { return n.OS == "" || n.OS == "linux" }
@@ -38,19 +34,20 @@ func runtimeAdvice(runtime string) (lacks, do string) {
 	name, v, _ := strings.Cut(runtime, "://")
 	switch name {
 	case "containerd":
-		return nriAdvice("containerd", v, oldestContainerd, nriContainerd, containerdWithNRI)
+		return nriAdvice("containerd", v, oldestContainerd, nriContainerd,
+			"switch NRI on ([plugins.\"io.containerd.nri.v1.nri\"] disable = false) or set cni=install; containerd 2.0 has it on")
 	case "cri-o":
-		return nriAdvice("CRI-O", v, oldestCRIO, nriCRIO, crioWithNRI)
+		return nriAdvice("CRI-O", v, oldestCRIO, nriCRIO, "set enable_nri = true in [crio.nri] or set cni=install; CRI-O 1.30 has it on")
 	case "docker":
 		return "Docker has no NRI", "set containerRuntime=docker, and cni=install with cri-dockerd for rules before a pod's first container"
 	}
-	return fmt.Sprintf("the container runtime %q is not known", runtime), runtimeUnsupported
+	return fmt.Sprintf("the container runtime %q is not known", runtime), "use containerd or CRI-O, or see docs/install.md for Docker"
 }
 
 func nriAdvice(name, v, oldest, on, switchOn string) (lacks, do string) {
 	switch {
 	case older(v, oldest):
-		return name + " " + v + " has no NRI", runtimeWithoutNRI
+		return name + " " + v + " has no NRI", "upgrade it, or set cni=install"
 	case older(v, on):
 		return name + " " + v + " has NRI switched off unless configured", switchOn
 	}

@@ -2,6 +2,7 @@ package check
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -13,11 +14,8 @@ import (
 // limits the pod as a whole: then a proxy takes nothing away from them.
 func memoryRoom(pod *corev1.Pod) (room int64, limited bool) {
 	var sum int64
-	for _, c := range containersOf(pod) {
+	for _, c := range slices.Concat(pod.Spec.Containers, slices.DeleteFunc(slices.Clone(pod.Spec.InitContainers), endsFirst)) {
 		limit := c.Resources.Limits.Memory().Value()
-		if isInit(pod, c.Name) {
-			continue
-		}
 		if limit == 0 {
 			return 0, false // also with a limit of the pod, which it shares with the proxy as it comes
 		}
@@ -30,14 +28,9 @@ func memoryRoom(pod *corev1.Pod) (room int64, limited bool) {
 	return room, true
 }
 
-// isInit reports whether a container has ended before the others start.
-func isInit(pod *corev1.Pod, name string) bool {
-	for _, c := range pod.Spec.InitContainers {
-		if c.Name == name {
-			return c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways
-		}
-	}
-	return false
+// endsFirst reports whether an init container has ended before the others start.
+func endsFirst(c corev1.Container) bool {
+	return c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways
 }
 
 // proxyRoom names the pods whose memory limit leaves no room for the proxy that the agent runs in their cgroup.
