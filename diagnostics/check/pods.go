@@ -49,7 +49,8 @@ func podsProgrammed(f *Facts) finding {
 func proxyListens(f *Facts) finding {
 	told := func(p Pod) bool { return p.Condition != nil && p.Condition.Status == corev1.ConditionTrue && p.Running }
 	unheard := listed(f.Pods, func(p Pod) bool { return told(p) && strings.Contains(p.Condition.Message, podreport.NobodyListens) }, func(p Pod) string {
-		return p.String() + " (" + p.Condition.Message[strings.Index(p.Condition.Message, podreport.NobodyListens):] + ")"
+		_, ports, _ := strings.Cut(p.Condition.Message, podreport.NobodyListens)
+		return p.String() + " (" + podreport.NobodyListens + ports + ")"
 	})
 	switch {
 	case len(unheard) > 0:

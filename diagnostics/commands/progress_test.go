@@ -45,7 +45,7 @@ func TestStartProgress_terminal_hasALineUntilItIsStopped(t *testing.T) {
 		pods := 0
 		how := func() string { pods++; return strconv.Itoa(pods) + " pods" }
 		stop, stopNone := startProgress(slave, "asking", how), startProgress(&none, "asking", how)
-		time.Sleep(2500 * time.Millisecond)
+		<-time.After(2500 * time.Millisecond) // of the bubble's clock
 		stop()
 		stopNone()
 	})
