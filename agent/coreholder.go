@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/diagnostics/inspectserver"
 	"istio-pod-network-controller/internal/outage"
@@ -96,10 +98,10 @@ func (h *coreHolder) note() string {
 }
 
 // looked returns the core, once the agent has read its pods.
-func (h *coreHolder) looked() (inspectserver.Core, inspectserver.Pods, error) {
+func (h *coreHolder) looked() (inspectserver.Core, client.Reader, error) {
 	c, err := h.get()
 	if err != nil {
 		return nil, nil, err
 	}
-	return c.programmer, inspectserver.Cache{From: c.pods.Cache}, nil
+	return c.programmer, c.pods.Cache, nil
 }

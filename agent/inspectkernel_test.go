@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/diagnostics/inspect"
@@ -21,9 +22,15 @@ import (
 	"istio-pod-network-controller/test/kerneltest"
 )
 
-// Get returns the one pod, as the cache would.
-func (p startedPods) Get(ctx context.Context, _ types.NamespacedName) (*corev1.Pod, error) {
-	return p.Pod(ctx, podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1"})
+// cachedPod is a cache with one pod.
+type cachedPod struct{ client.Reader }
+
+func (cachedPod) Get(ctx context.Context, _ types.NamespacedName, into client.Object, _ ...client.GetOption) error {
+	pod, err := startedPods{}.Pod(ctx, podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1"})
+	if to, ok := into.(*corev1.Pod); ok && err == nil {
+		*to = *pod
+	}
+	return err
 }
 
 // inspected returns a function that inspects a pod's real namespace, after the pod was programmed there.
@@ -42,7 +49,7 @@ func inspected(t *testing.T, backend kernel.Backend, ns *netns.NS) func() inspec
 	if result, err := p.Ensure(t.Context(), controllers.NRI, s); result != controllers.Changed || err != nil {
 		t.Fatalf("result %s, error %v", result, err)
 	}
-	l := inspectserver.NewLooker("node1", "", inspect.Agent{Backend: backend.Name()}, backend, func() (inspectserver.Core, inspectserver.Pods, error) { return p, startedPods{}, nil })
+	l := inspectserver.NewLooker("node1", "", inspect.Agent{Backend: backend.Name()}, backend, func() (inspectserver.Core, client.Reader, error) { return p, cachedPod{}, nil })
 	return func() inspect.Document {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -50,7 +52,7 @@ func TestWhereTheAgentAnswers(t *testing.T) {
 
 func listens(t *testing.T, port int) bool {
 	t.Helper()
-	conn, err := inspect.Direct("127.0.0.1", port)(t.Context())
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
 		t.Error(err)
 		return false

@@ -9,9 +9,11 @@ import (
 
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"istio-pod-network-controller/internal/jitter"
 )
 
-// lockPause is the time between two looks at whether another agent still has the lock.
+// lockPause is the longest time between two looks at whether another agent still has the lock.
 const lockPause = 50 * time.Millisecond
 
 // Lock locks an open file or directory without waiting, and reports whether this process has the lock now. Unlock gives it back, and so does the
@@ -48,10 +50,7 @@ func awaitLock(ctx context.Context, root string) *os.File {
 			log.FromContext(ctx).Info("another agent of this node looks after its proxies until it ends", "directory", root)
 		}
 		said = true
-		select {
-		case <-ctx.Done():
-		case <-time.After(lockPause):
-		}
+		jitter.Wait(ctx, lockPause)
 	}
 	return nil
 }

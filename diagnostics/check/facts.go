@@ -176,6 +176,15 @@ func (f *Facts) unread() (out []Result) {
 	return out
 }
 
+// String is the name of a DaemonSet, as kubectl takes it with its namespace.
+func (d DaemonSet) String() string { return d.Namespace + "/" + d.Name }
+
+// String is the name of a node.
+func (n Node) String() string { return n.Name }
+
+// String is the name of a pod.
+func (p Pod) String() string { return p.Namespace + "/" + p.Name }
+
 // ours is the agent's DaemonSet, or nil. Of several it is the first.
 func (f *Facts) ours() *DaemonSet {
 	for i := range f.DaemonSets {
@@ -184,6 +193,14 @@ func (f *Facts) ours() *DaemonSet {
 		}
 	}
 	return nil
+}
+
+// flag is the value of a flag of the agents; "" if there are no agents, or they have their default.
+func (f *Facts) flag(name string) string {
+	if d := f.ours(); d != nil {
+		return d.Args[name]
+	}
+	return ""
 }
 
 // hosts reports whether a namespace may have agents: it has their DaemonSet, or DaemonSets could not be read. Whoever may create pods may give

@@ -18,9 +18,9 @@ import (
 func readDaemonSets(ctx context.Context, g Gatherer, f *Facts) (err error) {
 	f.config = intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()}
 	f.DaemonSets, err = cluster.All(ctx, g.Client.AppsV1().DaemonSets(metav1.NamespaceAll).List, metav1.ListOptions{}, func(d *appsv1.DaemonSet) (DaemonSet, bool) {
-		if args := agentArgs(d); isOurs(d) && args != nil && g.Intent != nil {
+		if isOurs(d) && g.Intent != nil {
 			// Flags of another release that are not known here are passed over.
-			if config, err := g.Intent(args); err == nil {
+			if config, err := g.Intent(cluster.Container(&d.Spec.Template.Spec).Args); err == nil {
 				config.AgentNamespace = d.Namespace
 				f.config = config
 			}
@@ -28,16 +28,6 @@ func readDaemonSets(ctx context.Context, g Gatherer, f *Facts) (err error) {
 		return daemonSetOf(d), true
 	})
 	return err
-}
-
-// agentArgs are the arguments of the container with the agent's name, or nil.
-func agentArgs(d *appsv1.DaemonSet) []string {
-	for i := range d.Spec.Template.Spec.Containers {
-		if c := &d.Spec.Template.Spec.Containers[i]; c.Name == agentstatus.Container {
-			return append([]string{}, c.Args...)
-		}
-	}
-	return nil
 }
 
 // isOurs reports whether a DaemonSet is the agents': it has their label and hostNetwork. Tenants can copy the label, but mostly may not use
@@ -55,7 +45,7 @@ func daemonSetOf(d *appsv1.DaemonSet) DaemonSet {
 	for _, c := range slices.Concat(d.Spec.Template.Spec.InitContainers, d.Spec.Template.Spec.Containers) {
 		out.Images = append(out.Images, c.Image)
 	}
-	for _, arg := range agentArgs(d) {
+	for _, arg := range cluster.Container(&d.Spec.Template.Spec).Args {
 		if name, value, ok := strings.Cut(strings.TrimPrefix(arg, "--"), "="); ok {
 			out.Args[name] = value
 		}

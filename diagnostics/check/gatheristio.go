@@ -46,11 +46,12 @@ func readRevisions(ctx context.Context, g Gatherer, f *Facts) (missing error) {
 }
 
 func (i *Istio) readRevision(ctx context.Context, g Gatherer, suffix string) error {
-	mesh, err := configMap(ctx, g, "istio"+suffix)
+	configMaps := g.Client.CoreV1().ConfigMaps(istioNamespace)
+	mesh, err := existing(configMaps.Get(ctx, "istio"+suffix, metav1.GetOptions{}))
 	if err != nil {
 		return err
 	}
-	values, err := configMap(ctx, g, "istio-sidecar-injector"+suffix)
+	values, err := existing(configMaps.Get(ctx, "istio-sidecar-injector"+suffix, metav1.GetOptions{}))
 	if err != nil {
 		return err
 	}
@@ -69,11 +70,8 @@ func (i *Istio) readRevision(ctx context.Context, g Gatherer, suffix string) err
 }
 
 func (i *Istio) readUntaint(ctx context.Context, g Gatherer, name string) error {
-	istiod, err := g.Client.AppsV1().Deployments(istioNamespace).Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
+	istiod, err := existing(g.Client.AppsV1().Deployments(istioNamespace).Get(ctx, name, metav1.GetOptions{}))
+	if err != nil || istiod == nil {
 		return err
 	}
 	for n := range istiod.Spec.Template.Spec.Containers {
@@ -86,13 +84,12 @@ func (i *Istio) readUntaint(ctx context.Context, g Gatherer, name string) error 
 	return nil
 }
 
-// configMap returns one of Istio's, or nil if it does not exist.
-func configMap(ctx context.Context, g Gatherer, name string) (*corev1.ConfigMap, error) {
-	found, err := g.Client.CoreV1().ConfigMaps(istioNamespace).Get(ctx, name, metav1.GetOptions{})
+// existing returns nil for an object that does not exist.
+func existing[T any](object *T, err error) (*T, error) {
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
-	return found, err
+	return object, err
 }
 
 // The ports of a mesh that names none, which are the agents' defaults, too.

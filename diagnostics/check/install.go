@@ -15,12 +15,7 @@ import (
 const recent = 15 * time.Minute
 
 func installed(f *Facts) finding {
-	var found []string
-	for _, d := range f.DaemonSets {
-		if d.Ours {
-			found = append(found, d.Namespace+"/"+d.Name)
-		}
-	}
+	found := names(f.DaemonSets, func(d DaemonSet) bool { return d.Ours })
 	switch len(found) {
 	case 0:
 		return failing("there is no DaemonSet of the agent", "install the chart; use --pre to check a cluster before that")
@@ -32,7 +27,7 @@ func installed(f *Facts) finding {
 
 func notInstalledYet(f *Facts) finding {
 	if d := f.ours(); d != nil {
-		return warning("the agent is installed already: DaemonSet "+d.Namespace+"/"+d.Name, "run check without --pre")
+		return warning("the agent is installed already: DaemonSet "+d.String(), "run check without --pre")
 	}
 	return fine("no agent is installed")
 }
@@ -57,23 +52,13 @@ func agentsReady(f *Facts) finding {
 }
 
 // crashing names the agents that end again and again. Beside one of them, the node's old agent may go on working.
-func crashing(agents []Agent) (out []string) {
-	for _, a := range agents {
-		if a.Crashing() {
-			out = append(out, a.Node+": "+a.Name+" "+a.Crashes.String())
-		}
-	}
-	return out
+func crashing(agents []Agent) []string {
+	return listed(agents, Agent.Crashing, func(a Agent) string { return a.Node + ": " + a.Name + " " + a.Crashes.String() })
 }
 
 // waiting says why agents do not run, as the rest of a sentence.
 func waiting(agents []Agent) string {
-	var why []string
-	for _, a := range agents {
-		if !a.Ready && a.Waiting != "" {
-			why = append(why, a.Node+": "+a.Waiting)
-		}
-	}
+	why := listed(agents, func(a Agent) bool { return !a.Ready && a.Waiting != "" }, func(a Agent) string { return a.Node + ": " + a.Waiting })
 	if len(why) == 0 {
 		return ""
 	}
@@ -81,17 +66,8 @@ func waiting(agents []Agent) string {
 }
 
 func nodesWithoutAgent(f *Facts) finding {
-	var without, asking []string
-	for _, n := range f.Nodes {
-		if n.linux() && f.agentOn(n.Name) == nil {
-			without = append(without, n.Name)
-		}
-	}
-	for _, p := range f.Pods {
-		if p.Redirect && slices.Contains(without, p.Node) {
-			asking = append(asking, p.Namespace+"/"+p.Name)
-		}
-	}
+	without := names(f.Nodes, func(n Node) bool { return n.linux() && f.agentOn(n.Name) == nil })
+	asking := names(f.Pods, func(p Pod) bool { return p.Redirect && slices.Contains(without, p.Node) })
 	do := "have the DaemonSet cover these nodes (nodeSelector, affinity, tolerations), or keep pods that ask off them"
 	switch {
 	case len(asking) > 0:
@@ -157,27 +133,19 @@ func agentReports(f *Facts) finding {
 }
 
 func earlyHook(f *Facts) finding {
-	var late []string
-	known := 0
-	for _, a := range f.Agents {
-		if a.Status == nil {
-			continue
-		}
-		known++
-		early := false
-		for _, e := range a.Status.Hook {
-			early = early || e.Up && e.Name != "watch"
-		}
-		if !early {
-			late = append(late, a.Node)
-		}
-	}
+	node := func(a Agent) string { return a.Node }
+	known := listed(f.Agents, func(a Agent) bool { return a.Status != nil }, node)
+	late := listed(f.Agents, func(a Agent) bool { return a.Status != nil && !asksEarly(a) }, node)
 	switch {
-	case known == 0:
+	case len(known) == 0:
 		return finding{}
 	case len(late) > 0:
 		return warning("neither NRI nor the CNI chain asks the agent on "+some(late)+": pods start without their rules and get them a moment later",
 			"switch NRI on in the container runtime, or set cni=install; until then use the wait container (docs/choosing-a-hook.md)")
 	}
 	return fine("the runtime asks the agent before a pod's first container")
+}
+
+func asksEarly(a Agent) bool {
+	return slices.ContainsFunc(a.Status.Hook, func(e agentstatus.Hook) bool { return e.Up && e.Name != "watch" })
 }

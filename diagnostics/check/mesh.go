@@ -11,12 +11,7 @@ import (
 )
 
 func istioInit(f *Facts) finding {
-	var with []string
-	for _, p := range f.Pods {
-		if p.IstioInit && p.Running {
-			with = append(with, p.Namespace+"/"+p.Name)
-		}
-	}
+	with := names(f.Pods, func(p Pod) bool { return p.IstioInit && p.Running })
 	if len(with) == 0 {
 		return fine("no pod programs its own rules by istio-init")
 	}
@@ -25,30 +20,20 @@ func istioInit(f *Facts) finding {
 }
 
 func injector(f *Facts) finding {
+	object := func(r Revision) string { return r.what("ConfigMap istio-sidecar-injector") }
+	known := listed(f.Istio.Revisions, func(r Revision) bool { return r.CNI != nil }, object)
+	adds := listed(f.Istio.Revisions, func(r Revision) bool { return r.CNI != nil && !*r.CNI }, object)
 	switch {
-	case len(f.Istio.Revisions) > 0:
-	case f.read[sourceRevisions]:
+	case len(f.Istio.Revisions) == 0 && f.read[sourceRevisions]:
 		return fine("no Istio in namespace istio-system")
-	default:
-		return finding{}
-	}
-	var adds []string
-	known := false
-	for _, r := range f.Istio.Revisions {
-		known = known || r.CNI != nil
-		if r.CNI != nil && !*r.CNI {
-			adds = append(adds, r.what("ConfigMap istio-sidecar-injector"))
-		}
-	}
-	switch {
-	case !known:
+	case len(known) == 0:
 		return finding{}
 	case len(adds) > 0:
 		return warning("Istio's injector adds istio-init to every pod: pilot.cni.enabled is false in "+some(adds), "install istiod with pilot.cni.enabled=true before you move pods to the agent")
 	}
 	for _, d := range f.DaemonSets {
 		if d.runs("install-cni") && !d.ByHelm {
-			return warning(fmt.Sprintf("istio-cni (%s/%s) was not installed by Helm: istioctl sets pilot.cni.enabled to what components.cni.enabled is, and the injector adds istio-init again once istio-cni is gone", d.Namespace, d.Name),
+			return warning(fmt.Sprintf("istio-cni (%s) was not installed by Helm: istioctl sets pilot.cni.enabled to what components.cni.enabled is, and the injector adds istio-init again once istio-cni is gone", d),
 				"set unvalidatedValues.pilot.cni.enabled=true with components.cni.enabled=false, and look at ConfigMap istio-sidecar-injector (docs/migrate-istio-cni.md)")
 		}
 	}
@@ -65,16 +50,8 @@ func (r Revision) what(object string) string {
 
 // istioPods names the pods that Istio programs now and the agent would refuse.
 func istioPods(f *Facts) finding {
-	var refused []string
-	istios := 0
-	for _, p := range f.Pods {
-		if p.Istios {
-			istios++
-		}
-		if p.Fails != "" {
-			refused = append(refused, p.Namespace+"/"+p.Name+": "+p.Fails)
-		}
-	}
+	refused := listed(f.Pods, func(p Pod) bool { return p.Fails != "" }, func(p Pod) string { return p.String() + ": " + p.Fails })
+	istios := len(names(f.Pods, func(p Pod) bool { return p.Istios }))
 	switch {
 	case len(refused) > 0:
 		return warning(printable.Count(len(refused), "pod")+" that Istio programs would fail with the agent's rules: "+some(refused),
@@ -87,12 +64,7 @@ func istioPods(f *Facts) finding {
 
 // initContainers names the pods whose init containers istio-init left in peace.
 func initContainers(f *Facts) finding {
-	var meet []string
-	for _, p := range f.Pods {
-		if len(p.MeetNoProxy) > 0 {
-			meet = append(meet, fmt.Sprintf("%s/%s (%s)", p.Namespace, p.Name, some(p.MeetNoProxy)))
-		}
-	}
+	meet := listed(f.Pods, func(p Pod) bool { return len(p.MeetNoProxy) > 0 }, func(p Pod) string { return fmt.Sprintf("%s (%s)", p, some(p.MeetNoProxy)) })
 	if len(meet) == 0 {
 		return fine("no init container loses its network when istio-init goes")
 	}
@@ -121,12 +93,11 @@ func projects() []project {
 
 func otherProjects(f *Facts) finding {
 	var found, dos []string
-	ours := f.ours()
 	for _, d := range f.DaemonSets {
 		for _, p := range projects() {
-			matters := !p.chain || ours != nil && ours.Args["cni"] == "install"
+			matters := !p.chain || f.flag("cni") == "install"
 			if !d.Ours && matters && d.runs(p.image) {
-				found = append(found, fmt.Sprintf("%s (%s/%s)", p.name, d.Namespace, d.Name))
+				found = append(found, fmt.Sprintf("%s (%s)", p.name, d))
 				dos = append(dos, p.name+": "+p.do)
 			}
 		}
@@ -199,7 +170,7 @@ func (m meshPort) wrong(f *Facts, revision string) (now, then []string) {
 			continue
 		}
 		known = true
-		rules := fmt.Sprintf("the rules of %s/%s lead to %d", p.Namespace, p.Name, port)
+		rules := fmt.Sprintf("the rules of %s lead to %d", p, port)
 		switch {
 		case port == m.mesh:
 		case p.Redirect && f.ours() != nil:
@@ -211,11 +182,9 @@ func (m meshPort) wrong(f *Facts, revision string) (now, then []string) {
 	if known {
 		return now, then
 	}
-	have := m.usual
-	if d := f.ours(); d != nil {
-		if set, err := strconv.Atoi(d.Args[m.flag]); err == nil {
-			have = set
-		}
+	have, err := strconv.Atoi(f.flag(m.flag))
+	if err != nil {
+		have = m.usual
 	}
 	if have != m.mesh {
 		then = append(then, fmt.Sprintf("the agents' --%s %d", m.flag, have))
@@ -224,20 +193,13 @@ func (m meshPort) wrong(f *Facts, revision string) (now, then []string) {
 }
 
 func dualStack(f *Facts) finding {
-	var without []string
-	for _, p := range f.Pods {
-		if (p.Redirect || p.Istios) && p.Injected && p.Families > 1 && !p.DualStackProxy && p.Running {
-			without = append(without, p.Namespace+"/"+p.Name)
-		}
-	}
-	direct := false
-	if d := f.ours(); d != nil {
-		direct = d.Args["ipv6"] == "direct"
-	}
+	without := names(f.Pods, func(p Pod) bool {
+		return (p.Redirect || p.Istios) && p.Injected && p.Families > 1 && !p.DualStackProxy && p.Running
+	})
 	switch {
 	case len(without) == 0:
 		return fine("no redirected pod has IPv6 without a proxy that listens there")
-	case direct:
+	case f.flag("ipv6") == "direct":
 		return warning("IPv6 of these pods bypasses the mesh (--ipv6 direct), as their proxies have no dual stack: "+some(without), "set ISTIO_DUAL_STACK on istiod, and ipv6=capture")
 	}
 	return warning("Istio gives these proxies no IPv6 listeners, so captured IPv6 connections are refused: "+some(without), "set ISTIO_DUAL_STACK on istiod, or ipv6=direct to leave IPv6 alone")
@@ -245,12 +207,7 @@ func dualStack(f *Facts) finding {
 
 func nodeUntaint(f *Facts) finding {
 	key := cmp.Or(f.Istio.Taint, "cni.istio.io/not-ready")
-	var tainted []string
-	for _, n := range f.Nodes {
-		if n.tainted(key) {
-			tainted = append(tainted, n.Name)
-		}
-	}
+	tainted := names(f.Nodes, func(n Node) bool { return n.tainted(key) })
 	do := "register nodes without " + key + "; startupTaint with " + startupTaintKey + " takes its place"
 	switch {
 	case len(tainted) > 0:

@@ -13,16 +13,12 @@ import (
 
 // Versions that matter.
 const (
-	oldestKernel       = "5.4"  // nftables with NAT in the inet family, and all that we use of it
-	cookieKernel       = "5.14" // namespaces have cookies
-	oldestContainerd   = "1.7"  // has NRI
-	nriContainerd      = "2.0"  // has it on
-	oldestCRIO         = "1.26"
-	nriCRIO            = "1.30"
-	containerdWithNRI  = "switch NRI on ([plugins.\"io.containerd.nri.v1.nri\"] disable = false) or set cni=install; containerd 2.0 has it on"
-	crioWithNRI        = "set enable_nri = true in [crio.nri] or set cni=install; CRI-O 1.30 has it on"
-	runtimeWithoutNRI  = "upgrade it, or set cni=install"
-	runtimeUnsupported = "use containerd or CRI-O, or see docs/install.md for Docker"
+	oldestKernel     = "5.4"  // nftables with NAT in the inet family, and all that we use of it
+	cookieKernel     = "5.14" // namespaces have cookies
+	oldestContainerd = "1.7"  // has NRI
+	nriContainerd    = "2.0"  // has it on
+	oldestCRIO       = "1.26"
+	nriCRIO          = "1.30"
 )
 
 func (n Node) linux() bool { return n.OS == "" || n.OS == "linux" }
@@ -38,19 +34,20 @@ func runtimeAdvice(runtime string) (lacks, do string) {
 	name, v, _ := strings.Cut(runtime, "://")
 	switch name {
 	case "containerd":
-		return nriAdvice("containerd", v, oldestContainerd, nriContainerd, containerdWithNRI)
+		return nriAdvice("containerd", v, oldestContainerd, nriContainerd,
+			"switch NRI on ([plugins.\"io.containerd.nri.v1.nri\"] disable = false) or set cni=install; containerd 2.0 has it on")
 	case "cri-o":
-		return nriAdvice("CRI-O", v, oldestCRIO, nriCRIO, crioWithNRI)
+		return nriAdvice("CRI-O", v, oldestCRIO, nriCRIO, "set enable_nri = true in [crio.nri] or set cni=install; CRI-O 1.30 has it on")
 	case "docker":
 		return "Docker has no NRI", "set containerRuntime=docker, and cni=install with cri-dockerd for rules before a pod's first container"
 	}
-	return fmt.Sprintf("the container runtime %q is not known", runtime), runtimeUnsupported
+	return fmt.Sprintf("the container runtime %q is not known", runtime), "use containerd or CRI-O, or see docs/install.md for Docker"
 }
 
 func nriAdvice(name, v, oldest, on, switchOn string) (lacks, do string) {
 	switch {
 	case older(v, oldest):
-		return name + " " + v + " has no NRI", runtimeWithoutNRI
+		return name + " " + v + " has no NRI", "upgrade it, or set cni=install"
 	case older(v, on):
 		return name + " " + v + " has NRI switched off unless configured", switchOn
 	}
@@ -97,25 +94,12 @@ func containerRuntime(f *Facts) finding {
 }
 
 func kernel(f *Facts) finding {
-	var tooOld, withoutCookie, all []string
-	for _, n := range f.Nodes {
-		if !n.linux() {
-			continue
-		}
-		all = append(all, n.Kernel)
-		switch {
-		case older(n.Kernel, oldestKernel):
-			tooOld = append(tooOld, n.Name+" has "+n.Kernel)
-		case older(n.Kernel, cookieKernel):
-			withoutCookie = append(withoutCookie, n.Name+" has "+n.Kernel)
-		}
-	}
-	backend := ""
-	if d := f.ours(); d != nil {
-		backend = d.Args["backend"]
-	}
+	has := func(n Node) string { return n.Name + " has " + n.Kernel }
+	tooOld := listed(f.Nodes, func(n Node) bool { return n.linux() && older(n.Kernel, oldestKernel) }, has)
+	withoutCookie := listed(f.Nodes, func(n Node) bool { return n.linux() && !older(n.Kernel, oldestKernel) && older(n.Kernel, cookieKernel) }, has)
+	all := listed(f.Nodes, Node.linux, func(n Node) string { return n.Kernel })
 	switch {
-	case len(tooOld) > 0 && backend != "iptables":
+	case len(tooOld) > 0 && f.flag("backend") != "iptables":
 		return failing("kernels before "+oldestKernel+" do not take the rules of the nftables backend: "+some(tooOld), "set backend=iptables, or upgrade these nodes")
 	case len(withoutCookie) > 0:
 		return fine("Linux " + some(all) + "; before " + cookieKernel + " the agent verifies each pod in full, which costs CPU: " + some(withoutCookie))
@@ -134,16 +118,11 @@ func special() map[string]string {
 }
 
 func operatingSystem(f *Facts) finding {
-	var windows, found []string
-	for _, n := range f.Nodes {
-		if !n.linux() {
-			windows = append(windows, n.Name)
-			continue
-		}
-		for name, do := range special() {
-			if strings.Contains(n.OSImage, name) {
-				found = append(found, name+": "+do)
-			}
+	windows := names(f.Nodes, func(n Node) bool { return !n.linux() })
+	var found []string
+	for name, do := range special() {
+		if slices.ContainsFunc(f.Nodes, func(n Node) bool { return strings.Contains(n.OSImage, name) }) {
+			found = append(found, name+": "+do)
 		}
 	}
 	switch {

@@ -12,20 +12,16 @@ func policies(f *Facts) finding {
 	if f.ours() == nil {
 		return finding{}
 	}
-	var unbound []string
-	kinds := map[string]bool{}
-	for _, p := range f.Policies {
-		kinds[p.Kind] = true
-		if !p.Bound {
-			unbound = append(unbound, p.Kind+" "+p.Name)
-		}
+	has := func(kind string) bool {
+		return slices.ContainsFunc(f.Policies, func(p Policy) bool { return p.Kind == kind })
 	}
+	unbound := listed(f.Policies, func(p Policy) bool { return !p.Bound }, func(p Policy) string { return p.Kind + " " + p.Name })
 	switch {
 	case len(unbound) > 0:
 		return failing("policies without a binding have no effect: "+some(unbound), "install the chart again: helm upgrade")
-	case f.APIs.Validating && !kinds["ValidatingAdmissionPolicy"]:
+	case f.APIs.Validating && !has("ValidatingAdmissionPolicy"):
 		return warning("no policy narrows what the agent may write, though the cluster has such policies", "set admission.restrictAgent=true, or install all of config/")
-	case f.APIs.Mutating && !kinds["MutatingAdmissionPolicy"]:
+	case f.APIs.Mutating && !has("MutatingAdmissionPolicy"):
 		return warning("no policy prepares pods that ask: they get no readiness gate", "set admission.enabled=true, or add the gate to the pods' templates")
 	case len(f.Policies) == 0:
 		return finding{}
@@ -34,12 +30,10 @@ func policies(f *Facts) finding {
 }
 
 func leftoverEntry(f *Facts) finding {
-	var left []string
-	for _, node := range f.Leftovers {
-		if a := f.agentOn(node); a == nil || !a.Ready { // a ready agent has no such fault; events live for an hour
-			left = append(left, node)
-		}
-	}
+	left := slices.DeleteFunc(slices.Clone(f.Leftovers), func(node string) bool { // a ready agent has no such fault; events live for an hour
+		a := f.agentOn(node)
+		return a != nil && a.Ready
+	})
 	if len(left) == 0 {
 		return fine("no node reports an entry that was left in its CNI chain")
 	}
@@ -71,20 +65,11 @@ func firstOf(names []string) []string { return names[:min(len(names), maxNamed)]
 const startupTaintKey = podreport.KeyStartupTaint
 
 func startupTaint(f *Facts) finding {
-	var waiting []string
-	removed := false
-	if d := f.ours(); d != nil {
-		removed = d.Args["startup-taint"] == "true"
-	}
-	for _, n := range f.Nodes {
-		if n.tainted(startupTaintKey) && n.Ready && f.Now.Sub(n.Since) > settled {
-			waiting = append(waiting, n.Name)
-		}
-	}
+	waiting := names(f.Nodes, func(n Node) bool { return n.tainted(startupTaintKey) && n.Ready && f.Now.Sub(n.Since) > settled })
 	switch {
 	case len(waiting) == 0:
 		return fine("no node waits with the startup taint")
-	case !removed:
+	case f.flag("startup-taint") != "true":
 		return failing("nodes wear the startup taint and no agent takes it off (--startup-taint): "+some(waiting), "set startupTaint=true, or register nodes without the taint "+startupTaintKey)
 	}
 	return failing("nodes have worn the startup taint for more than "+settled.String()+": "+some(waiting), "see why their agents are not ready")
@@ -93,8 +78,7 @@ func startupTaint(f *Facts) finding {
 func (n Node) tainted(key string) bool { return slices.Contains(n.Taints, key) }
 
 func autoscaler(f *Facts) finding {
-	d := f.ours()
-	if f.Autoscaler == nil || d == nil || d.Args["startup-taint"] != "true" {
+	if f.Autoscaler == nil || f.flag("startup-taint") != "true" {
 		return finding{}
 	}
 	if f.Autoscaler.KnowsTaint {

@@ -2,6 +2,7 @@ package check
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -23,15 +24,14 @@ func podsProgrammed(f *Facts) finding {
 	var failed, silent []string
 	done := 0
 	for _, p := range f.Pods {
-		name := p.Namespace + "/" + p.Name
 		switch {
 		case p.Status == string(podreport.StatusFailed):
-			failed = append(failed, name+p.because())
+			failed = append(failed, p.String()+p.because())
 		case !p.Redirect || !p.Running:
 		case p.Status == string(podreport.StatusInitialized) || p.Condition != nil && p.Condition.Status == corev1.ConditionTrue:
 			done++
 		case f.Now.Sub(p.Since) > settled && !p.OwnRuntime && f.agentOn(p.Node) != nil:
-			silent = append(silent, name)
+			silent = append(silent, p.String())
 		}
 	}
 	switch {
@@ -47,22 +47,16 @@ func podsProgrammed(f *Facts) finding {
 
 // proxyListens names the pods whose own proxies do not listen, which their agents report. Proxies that agents run are in proxies-ready.
 func proxyListens(f *Facts) finding {
-	var unheard []string
-	told := 0
-	for _, p := range f.Pods {
-		if p.Condition == nil || p.Condition.Status != corev1.ConditionTrue || !p.Running {
-			continue
-		}
-		told++
-		if _, ports, found := strings.Cut(p.Condition.Message, podreport.NobodyListens); found {
-			unheard = append(unheard, p.Namespace+"/"+p.Name+" ("+podreport.NobodyListens+ports+")")
-		}
-	}
+	told := func(p Pod) bool { return p.Condition != nil && p.Condition.Status == corev1.ConditionTrue && p.Running }
+	unheard := listed(f.Pods, func(p Pod) bool { return told(p) && strings.Contains(p.Condition.Message, podreport.NobodyListens) }, func(p Pod) string {
+		_, ports, _ := strings.Cut(p.Condition.Message, podreport.NobodyListens)
+		return p.String() + " (" + podreport.NobodyListens + ports + ")"
+	})
 	switch {
 	case len(unheard) > 0:
 		return failing(printable.Count(len(unheard), "pod")+" redirected to a proxy that does not listen: "+some(unheard),
 			"kubectl describe the pod: its proxy's container does not run, has not started its listeners, or listens on other ports than the pod's annotations name")
-	case told == 0:
+	case !slices.ContainsFunc(f.Pods, told):
 		return finding{}
 	}
 	return fine("no redirected pod lacks a proxy that listens")
@@ -79,14 +73,13 @@ func (p Pod) because() string {
 func podSettings(f *Facts) finding {
 	var wrong, left []string
 	for _, p := range f.Pods {
-		name := p.Namespace + "/" + p.Name
 		switch {
 		case !p.Running:
 		case p.Fault != "":
-			wrong = append(wrong, name+": "+p.Fault)
+			wrong = append(wrong, p.String()+": "+p.Fault)
 		case p.Reason == intent.SidecarsOff: // whether its proxy runs is said by the check proxies-ready
 		case p.Asked && !p.Redirect && !slices.Contains([]intent.Reason{intent.IstioInit, intent.OptedOut, intent.ModeNone, intent.NamespaceModeNone}, p.Reason):
-			left = append(left, name+": "+string(p.Reason))
+			left = append(left, p.String()+": "+string(p.Reason))
 		}
 	}
 	switch {
@@ -100,14 +93,9 @@ func podSettings(f *Facts) finding {
 
 // mistypedKeys names keys that the agent does not read and that nearly are its own.
 func mistypedKeys(f *Facts) finding {
-	var near []string
+	near := listed(f.Pods, func(p Pod) bool { return len(p.Misplaced) > 0 }, func(p Pod) string { return p.String() + ": " + strings.Join(p.Misplaced, "; ") })
 	for name, keys := range f.Misplaced {
 		near = append(near, "namespace "+name+": "+strings.Join(keys, "; "))
-	}
-	for _, p := range f.Pods {
-		if len(p.Misplaced) > 0 {
-			near = append(near, p.Namespace+"/"+p.Name+": "+strings.Join(p.Misplaced, "; "))
-		}
 	}
 	if len(near) > 0 {
 		return warning("keys that nobody reads: "+some(near), "correct them; docs/reference/annotations.md has all of them")
@@ -118,26 +106,17 @@ func mistypedKeys(f *Facts) finding {
 func namespacesWithoutEffect(f *Facts) finding {
 	with := map[string]bool{}
 	for _, p := range f.Pods {
-		if p.Redirect {
-			with[p.Namespace] = true
-		}
+		with[p.Namespace] = with[p.Namespace] || p.Redirect
 	}
-	var without []string
-	asks := 0
-	for name, annotations := range f.Namespaces {
-		if annotations[intent.KeyInitialize] != "true" {
-			continue
-		}
-		if asks++; !with[name] {
-			without = append(without, name)
-		}
-	}
+	all := slices.Collect(maps.Keys(f.Namespaces))
+	asks := slices.DeleteFunc(all, func(name string) bool { return f.Namespaces[name][intent.KeyInitialize] != "true" })
+	without := slices.DeleteFunc(slices.Clone(asks), func(name string) bool { return with[name] })
 	switch {
-	case asks == 0:
+	case len(asks) == 0:
 		return finding{}
 	case len(without) > 0:
 		return warning("namespaces ask and have no pod that is redirected: "+some(without),
 			"a namespace asks for pods with a container istio-proxy only: have Istio inject them, or annotate pods themselves; an agent with --select injected does not look at annotations")
 	}
-	return fine(printable.Count(asks, "namespace") + " ask, and have redirected pods")
+	return fine(printable.Count(len(asks), "namespace") + " ask, and have redirected pods")
 }

@@ -10,10 +10,7 @@ import (
 )
 
 // runsProxies reports whether the agents run proxies.
-func (f *Facts) runsProxies() bool {
-	d := f.ours()
-	return d != nil && d.Args["sidecars"] == "true"
-}
+func (f *Facts) runsProxies() bool { return f.flag("sidecars") == "true" }
 
 // proxiesUnattended names the proxies that run on and that no agent starts again, upgrades or gives new certificates.
 func proxiesUnattended(f *Facts) finding {
@@ -66,8 +63,8 @@ func proxiesReady(f *Facts) finding {
 		}
 	}
 	for _, p := range f.Pods {
-		if name := p.Namespace + "/" + p.Name; p.Profile != "" && p.Running && !reported[name] && !young[name] {
-			none = append(none, fmt.Sprintf("%s/%s (%s)", p.Namespace, p.Name, p.Profile))
+		if name := p.String(); p.Profile != "" && p.Running && !reported[name] && !young[name] {
+			none = append(none, fmt.Sprintf("%s (%s)", p, p.Profile))
 		}
 	}
 	switch missing := slices.Concat(refused, failed, late); {
@@ -96,16 +93,9 @@ func adviseProxies(refused, failed []string) string {
 
 // proxyReports names the proxies that serve, and of which their agents say what has failed: the state alone shows nothing of that.
 func proxyReports(f *Facts) finding {
-	var troubled []string
-	ready := 0
-	for _, p := range f.Proxies {
-		if p.Ready {
-			ready++
-		}
-		if p.Ready && p.Message != "" {
-			troubled = append(troubled, fmt.Sprintf("%s/%s (%s: %s)", p.Namespace, p.Pod, p.Profile, p.Message))
-		}
-	}
+	words := func(p Proxy) string { return fmt.Sprintf("%s/%s (%s: %s)", p.Namespace, p.Pod, p.Profile, p.Message) }
+	ready := len(listed(f.Proxies, func(p Proxy) bool { return p.Ready }, words))
+	troubled := listed(f.Proxies, func(p Proxy) bool { return p.Ready && p.Message != "" }, words)
 	switch {
 	case len(troubled) > 0:
 		return warning(fmt.Sprintf("%s with trouble, of %d ready: a new version or a change has failed and the proxy goes on as before, it has ended and was started again, or a setting has no effect: %s",
@@ -121,9 +111,7 @@ func proxyReports(f *Facts) finding {
 func (f *Facts) young() map[string]bool {
 	out := map[string]bool{}
 	for _, p := range f.Pods {
-		if f.Now.Sub(p.Since) <= settled {
-			out[p.Namespace+"/"+p.Name] = true
-		}
+		out[p.String()] = f.Now.Sub(p.Since) <= settled
 	}
 	return out
 }
@@ -140,9 +128,12 @@ func sharedProxies(f *Facts) finding {
 	if len(f.Shared) == 0 {
 		return finding{}
 	}
+	ours := f.ours()
 	var without, behind []string
 	for _, profile := range f.Shared {
-		i := slices.IndexFunc(f.DaemonSets, func(d DaemonSet) bool { return d.SharedProxy == profile && f.besideAgents(d) })
+		i := slices.IndexFunc(f.DaemonSets, func(d DaemonSet) bool { // anywhere but in the agents' namespace its pods are nobody's proxy
+			return d.SharedProxy == profile && (ours == nil || d.Namespace == ours.Namespace)
+		})
 		switch {
 		case i < 0:
 			without = append(without, profile)
@@ -159,10 +150,4 @@ func sharedProxies(f *Facts) finding {
 			"kubectl get pods -A -l "+sidecar.LabelShared+" -o wide, and describe those that are not ready")
 	}
 	return fine(printable.Count(len(f.Shared), "shared profile") + ", with a proxy on each node")
-}
-
-// besideAgents reports whether a DaemonSet is in the agents' namespace: anywhere else its pods are nobody's proxy.
-func (f *Facts) besideAgents(d DaemonSet) bool {
-	ours := f.ours()
-	return ours == nil || d.Namespace == ours.Namespace
 }

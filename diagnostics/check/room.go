@@ -2,6 +2,7 @@ package check
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -13,11 +14,8 @@ import (
 // limits the pod as a whole: then a proxy takes nothing away from them.
 func memoryRoom(pod *corev1.Pod) (room int64, limited bool) {
 	var sum int64
-	for _, c := range containersOf(pod) {
+	for _, c := range slices.Concat(pod.Spec.Containers, slices.DeleteFunc(slices.Clone(pod.Spec.InitContainers), endsFirst)) {
 		limit := c.Resources.Limits.Memory().Value()
-		if isInit(pod, c.Name) {
-			continue
-		}
 		if limit == 0 {
 			return 0, false // also with a limit of the pod, which it shares with the proxy as it comes
 		}
@@ -30,38 +28,29 @@ func memoryRoom(pod *corev1.Pod) (room int64, limited bool) {
 	return room, true
 }
 
-// isInit reports whether a container has ended before the others start.
-func isInit(pod *corev1.Pod, name string) bool {
-	for _, c := range pod.Spec.InitContainers {
-		if c.Name == name {
-			return c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways
-		}
-	}
-	return false
+// endsFirst reports whether an init container has ended before the others start.
+func endsFirst(c corev1.Container) bool {
+	return c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways
 }
 
 // proxyRoom names the pods whose memory limit leaves no room for the proxy that the agent runs in their cgroup.
 func proxyRoom(f *Facts) finding {
-	var tight []string
-	limited := 0
-	for _, p := range f.Pods {
-		memory, own := f.ProxyMemory[p.Profile]
-		if !own || !p.Running || !p.MemoryLimited {
-			continue
-		}
-		limited++
-		if need := max(memory, 1); p.MemoryRoom < need {
-			tight = append(tight, fmt.Sprintf("%s/%s (%s of %s)", p.Namespace, p.Name, bytes(p.MemoryRoom), wanted(memory)))
-		}
+	limited := func(p Pod) bool {
+		_, own := f.ProxyMemory[p.Profile]
+		return own && p.Running && p.MemoryLimited
 	}
+	tight := listed(f.Pods, func(p Pod) bool { return limited(p) && p.MemoryRoom < max(f.ProxyMemory[p.Profile], 1) }, func(p Pod) string {
+		return fmt.Sprintf("%s (%s of %s)", p, bytes(p.MemoryRoom), wanted(f.ProxyMemory[p.Profile]))
+	})
+	room := len(names(f.Pods, limited))
 	switch {
 	case len(tight) > 0:
 		return warning(fmt.Sprintf("the memory limit of %s leaves less room than the proxy may use, so the kernel may end one of their containers: %s", printable.Count(len(tight), "pod"), some(tight)),
 			"give the pods more: a limit of the whole pod (spec.resources) above the sum of its containers' limits, or a RuntimeClass with an overhead; twice the proxy's memoryLimit lets an upgrade run both")
-	case limited == 0:
+	case room == 0:
 		return finding{}
 	}
-	return fine("room for the proxy in the memory limit of " + printable.Count(limited, "pod"))
+	return fine("room for the proxy in the memory limit of " + printable.Count(room, "pod"))
 }
 
 func bytes(n int64) string { return resource.NewQuantity(n, resource.BinarySI).String() }

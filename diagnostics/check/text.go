@@ -42,5 +42,18 @@ func some(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), len(names)-maxNamed)
 }
 
+// listed returns the texts of the things that meet a condition.
+func listed[T any](all []T, which func(T) bool, text func(T) string) (out []string) {
+	for _, one := range all {
+		if which(one) {
+			out = append(out, text(one))
+		}
+	}
+	return out
+}
+
+// names returns the names of the things that meet a condition.
+func names[T fmt.Stringer](all []T, which func(T) bool) []string { return listed(all, which, T.String) }
+
 // maxMessage bounds a line: messages repeat what pods' owners wrote.
 const maxMessage = 2000

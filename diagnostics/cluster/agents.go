@@ -89,6 +89,24 @@ func Agents(ctx context.Context, client kubernetes.Interface, namespace, node st
 	return agents, err
 }
 
+// Container returns the agent's container of a pod; the zero value if it has none.
+func Container(spec *corev1.PodSpec) corev1.Container {
+	if i := slices.IndexFunc(spec.Containers, func(c corev1.Container) bool { return c.Name == agentstatus.Container }); i >= 0 {
+		return spec.Containers[i]
+	}
+	return corev1.Container{}
+}
+
+// Flag returns the value that a container's arguments give a flag; "" if they do not.
+func Flag(c corev1.Container, name string) string {
+	for _, arg := range c.Args {
+		if value, ok := strings.CutPrefix(arg, "--"+name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
 func agentOf(pod *corev1.Pod) Agent {
 	a := Agent{
 		Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Ready: agentstatus.Ready(pod), Since: agentstatus.ReadySince(pod), Pod: pod, Crashes: crashesOf(pod),

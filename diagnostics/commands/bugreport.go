@@ -57,7 +57,7 @@ func (o *bugReportFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return fmt.Errorf("read the API server's version: %w", clusterError(client.config, err))
 	}
-	p := startProgress(cmd.ErrOrStderr(), "reading")
+	stop := startProgress(cmd.ErrOrStderr(), "reading", nil)
 	r := &bugreport.Report{Client: client, AgentNamespace: o.agentNamespace, Objects: objectsBy(client)}
 	r.Add("versions.json", func() (any, error) {
 		agents, err := survey.AgentVersions(ctx, client, o.agentNamespace)
@@ -71,7 +71,7 @@ func (o *bugReportFlags) run(cmd *cobra.Command) error {
 		return survey.Ask(ctx, client, survey.Options{Fallback: client.namespace, AgentNamespace: o.agentNamespace, Version: cmdline.Build().Version})
 	})
 	r.Collect(ctx)
-	p.stop()
+	stop()
 	if err := cmd.Context().Err(); err != nil {
 		return fmt.Errorf("interrupted, and nothing is written: %w", err)
 	}

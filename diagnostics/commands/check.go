@@ -86,13 +86,13 @@ func (f *checkFlags) run(cmd *cobra.Command) error {
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
 	defer cancel()
-	p := startProgress(cmd.ErrOrStderr(), "checking")
+	stop := startProgress(cmd.ErrOrStderr(), "checking", nil)
 	look := f.results
 	if f.wait {
 		look = func(ctx context.Context) ([]check.Result, error) { return untilWell(ctx, waitEvery, f.results) }
 	}
 	results, err := look(ctx)
-	p.stop()
+	stop()
 	if err != nil {
 		return err
 	}

@@ -143,19 +143,11 @@ func TestBugReport_archive_isWrittenOnce(t *testing.T) {
 
 // A line that wraps could not be removed.
 func TestProgress_narrowTerminal_hasOneRow(t *testing.T) {
-	master, slave := terminal.Open(t)
+	_, slave := terminal.Open(t)
 	if err := unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 40}); err != nil {
 		t.Fatal(err)
 	}
-	p := startProgress(slave, "asking https://a.rather.long.name.of.an.api.server.example.com:6443")
-	p.show(true)
-	p.stop()
-	got := make([]byte, 200)
-	n, err := master.Read(got)
-	if err != nil {
-		t.Fatal(err)
-	}
-	line, _, _ := strings.Cut(strings.TrimPrefix(string(got[:n]), "\r\x1b[K"), "\r")
+	line := fitting(slave, "asking https://a.rather.long.name.of.an.api.server.example.com:6443")
 	if len(line) != 39 || !strings.HasPrefix(line, "asking https://a.rather") {
 		t.Errorf("%d columns: %q", len(line), line)
 	}

@@ -26,26 +26,62 @@ const (
 
 func vias() []string { return []string{viaAuto, viaExec, viaDirect, viaTunnel} }
 
-const viaUsage = "how the agent is asked: exec (in its container), direct or tunnel (through the API server; both with inspect.enabled), or auto: the first of them that works"
-
 // unansweredLocally begins the error of `inspect --local` without an answer, by which `inspect --via exec` knows that nobody was asked.
 const unansweredLocally = "ask the agent in this container at "
 
 // inspectTimeout bounds the whole command. Each way to the agent has a shorter time of its own.
 const inspectTimeout = 30 * time.Second
 
+// agentFlags are the flags of commands that ask the agent of a pod's node.
+type agentFlags struct {
+	kubeFlags
+	via, token string
+}
+
+func (o *agentFlags) addTo(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	o.add(fs)
+	fs.Lookup("agent-namespace").Usage = "the namespace of the agents, the only one whose pods are asked and shown a token; empty means " + agentstatus.Name
+	fs.StringVar(&o.via, "via", viaAuto, "how the agent is asked: exec (in its container), direct or tunnel (through the API server; both with inspect.enabled), or auto: the first of them that works")
+	fs.StringVar(&o.token, "agent-token", "", "the bearer token to show to the agent instead of the kubeconfig's; one of the audience "+inspect.Audience+" is worth nothing elsewhere")
+	_ = o.complete(cmd, map[string][]string{"via": vias()}) // the flags are those above; a test completes each
+}
+
+// waysTo finds the pod that an argument names, and the agent of its node.
+func (o *agentFlags) waysTo(ctx context.Context, arg string) (*inspectWays, error) {
+	if err := cmdline.OneOf("via", o.via, vias()...); err != nil {
+		return nil, err
+	}
+	client, err := o.connect()
+	if err != nil {
+		return nil, err
+	}
+	namespace, name, err := o.podNamed(client, arg)
+	if err != nil {
+		return nil, err
+	}
+	pod, err := inspectedPod(ctx, client, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	by, err := agentOf(ctx, client, o.agentNamespace, pod)
+	return &inspectWays{client: client, pod: pod, agent: by, token: o.token}, err
+}
+
 // inspectOptions are the flags of `inspect`.
 type inspectOptions struct {
-	kubeFlags
-	via    string
+	agentFlags
 	output string
-	token  string
 	local  bool
 	socket string
 }
 
+func outputs() []string {
+	return []string{cmdline.OutputText, cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML}
+}
+
 func newInspect(p Program) *cobra.Command {
-	o := &inspectOptions{kubeFlags: p.kubeFlags()}
+	o := &inspectOptions{agentFlags: agentFlags{kubeFlags: p.kubeFlags()}}
 	cmd := &cobra.Command{
 		Use: "inspect [NAMESPACE/]POD", Short: "Say what a pod asks for, what is programmed, and whether they agree",
 		Long: "Asks the agent of the pod's node, which reads the kernel: what the pod asks for and where each value comes from, the rules that are in\n" +
@@ -63,14 +99,14 @@ func newInspect(p Program) *cobra.Command {
 			return fmt.Errorf("want one pod and not %d: %s [NAMESPACE/]POD", len(args), cmd.CommandPath())
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.validate(); err != nil {
+			if err := cmdline.OneOf("output", o.output, outputs()...); err != nil {
 				return err
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), inspectTimeout)
 			defer cancel()
-			p := startProgress(cmd.ErrOrStderr(), "asking for pod "+strconv.Quote(args[0]))
+			stop := startProgress(cmd.ErrOrStderr(), "asking for pod "+strconv.Quote(args[0]), nil)
 			doc, err := o.document(ctx, args[0])
-			p.stop()
+			stop()
 			if err != nil {
 				return err
 			}
@@ -83,26 +119,15 @@ func newInspect(p Program) *cobra.Command {
 			return nil
 		},
 	}
+	o.addTo(cmd)
 	fs := cmd.Flags()
-	o.kubeFlags.add(fs)
-	fs.Lookup("agent-namespace").Usage = "the namespace of the agents, the only one whose pods are asked and shown a token; empty means " + agentstatus.Name
-	fs.StringVar(&o.via, "via", viaAuto, viaUsage)
 	fs.StringVarP(&o.output, "output", "o", cmdline.OutputText, "text, wide (text with rules that have seen no packet), json or yaml")
-	fs.StringVar(&o.token, "agent-token", "", "the bearer token to show to the agent instead of the kubeconfig's; one of the audience "+inspect.Audience+" is worth nothing elsewhere")
 	if p.OnNode != nil {
 		fs.BoolVar(&o.local, "local", false, "ask the agent in this container, without a cluster: for NAMESPACE/POD on this node")
 		fs.StringVar(&o.socket, "socket", inspect.DefaultSocket, "with --local: the agent's socket, beside that of its --health-addr")
 	}
-	_ = o.complete(cmd, map[string][]string{ // the flags are those above; a test completes each
-		"via": vias(), "output": {cmdline.OutputText, cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML},
-	})
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs(), cobra.ShellCompDirectiveNoFileComp)) // a test completes it
 	return cmd
-}
-
-func (o *inspectOptions) validate() error {
-	return errors.Join(
-		cmdline.OneOf("via", o.via, vias()...), cmdline.OneOf("output", o.output, cmdline.OutputText, cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML),
-	)
 }
 
 // document asks the agent on this node, or on the pod's node.
@@ -123,43 +148,30 @@ func (o *inspectOptions) document(ctx context.Context, pod string) (inspect.Docu
 		doc.Events.Error = fmt.Sprintf("--local asks no API server: see kubectl -n %s events --for pod/%s", namespace, name)
 		return doc, nil
 	}
-	client, err := o.connect()
+	ways, err := o.waysTo(ctx, pod)
 	if err != nil {
 		return inspect.Document{}, err
 	}
-	namespace, name, err := o.podNamed(client, pod)
-	if err != nil {
-		return inspect.Document{}, err
-	}
-	return o.ask(ctx, client, namespace, name)
+	return ways.described(ctx, o.via)
 }
 
-// ask finds the pod and its agent, asks the agent, and adds what the caller may read by himself.
-func (o *inspectOptions) ask(ctx context.Context, client connection, namespace, name string) (doc inspect.Document, err error) {
-	pod, err := inspectedPod(ctx, client, namespace, name)
-	if err != nil {
-		return doc, err
-	}
-	by, err := agentOf(ctx, client, o.agentNamespace, pod)
-	if err != nil {
-		return doc, err
-	}
-	ways := inspectWays{client: client, pod: pod, agent: by, token: o.token}
-	doc, err = ways.ask(ctx, o.via, namespace, name)
+// described asks the agent, and adds what the caller may read by himself.
+func (w *inspectWays) described(ctx context.Context, via string) (inspect.Document, error) {
+	doc, err := w.ask(ctx, via)
 	if err == nil && doc.Programmed.Absent != "" { // of a pod that goes, the sandbox goes first
-		if why := ways.gone(ctx); why != "" {
+		if why := w.gone(ctx); why != "" {
 			return doc, errors.New(why)
 		}
 	}
 	if err != nil {
-		return doc, ways.orGone(ctx, err)
+		return doc, w.orGone(ctx, err)
 	}
-	doc.Events = eventsOf(ctx, client, pod)
+	doc.Events = eventsOf(ctx, w.client, w.pod)
 	for i := range doc.Next { // the agent does not know its own name
-		doc.Next[i] = strings.NewReplacer(inspect.AgentNamespace, by.Namespace, inspect.AgentPod, by.Name).Replace(doc.Next[i])
+		doc.Next[i] = strings.NewReplacer(inspect.AgentNamespace, w.agent.Namespace, inspect.AgentPod, w.agent.Name).Replace(doc.Next[i])
 	}
-	doc.Asked.Notes = append(doc.Asked.Notes, misplacedKeys(ctx, client, pod)...)
-	if own, s := cmdline.Build().Version, by.Status; s != nil && s.Version != "" && s.Version != own {
+	doc.Asked.Notes = append(doc.Asked.Notes, misplacedKeys(ctx, w.client, w.pod)...)
+	if own, s := cmdline.Build().Version, w.agent.Status; s != nil && s.Version != "" && s.Version != own {
 		doc.Next = append(doc.Next, fmt.Sprintf("this command is release %s and the agent %s: where they say different things, use the agent's release", own, s.Version))
 	}
 	return doc, nil

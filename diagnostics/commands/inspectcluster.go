@@ -49,13 +49,13 @@ func inspectedPod(ctx context.Context, client connection, namespace, name string
 const goneTimeout = 5 * time.Second
 
 // gone says that the pod has gone, or goes, since it was read; "" if it has not, or that is not known.
-func (w inspectWays) gone(ctx context.Context) string {
+func (w *inspectWays) gone(ctx context.Context) string {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goneTimeout)
 	defer cancel()
-	at := w.pod.Namespace + "/" + w.pod.Name
+	at := w.about()
 	switch now, err := w.client.CoreV1().Pods(w.pod.Namespace).Get(ctx, w.pod.Name, metav1.GetOptions{}); {
 	case apierrors.IsNotFound(err):
 		return fmt.Sprintf("pod %s was deleted while its agent was asked", at)
@@ -70,7 +70,7 @@ func (w inspectWays) gone(ctx context.Context) string {
 }
 
 // orGone returns an error with the words of gone before it: they say more.
-func (w inspectWays) orGone(ctx context.Context, err error) error {
+func (w *inspectWays) orGone(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}

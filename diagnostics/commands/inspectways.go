@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"path"
+	"strconv"
 	"strings"
 	"time"
 
@@ -47,9 +48,9 @@ func waysOf(via string) []string {
 }
 
 // ask asks by each way until the agent answers. A refusal by the agent is an answer.
-func (w inspectWays) ask(ctx context.Context, via, namespace, name string) (doc inspect.Document, err error) {
+func (w *inspectWays) ask(ctx context.Context, via string) (doc inspect.Document, err error) {
 	err = w.each(via, func(way string) (answered bool, err error) {
-		doc, err = w.one(ctx, way, namespace, name)
+		doc, err = w.one(ctx, way)
 		var refusal *inspect.Refusal
 		return err == nil || errors.As(err, &refusal), err
 	})
@@ -80,23 +81,21 @@ func (w *inspectWays) each(via string, f func(way string) (answered bool, err er
 	return fmt.Errorf("the agent %s/%s of node %s cannot be asked:\n%w", w.agent.Namespace, w.agent.Name, w.agent.Node, errors.Join(errs...))
 }
 
-func (w inspectWays) one(ctx context.Context, way, namespace, name string) (inspect.Document, error) {
+// about names the pod that is asked about.
+func (w *inspectWays) about() string { return w.pod.Namespace + "/" + w.pod.Name }
+
+func (w *inspectWays) one(ctx context.Context, way string) (inspect.Document, error) {
 	limit := otherTimeout
 	if way == viaDirect {
 		limit = directTimeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	switch way {
-	case viaDirect:
-		return w.byNetwork(ctx, w.direct(), namespace, name)
-	case viaTunnel:
-		return w.byNetwork(ctx, w.tunnel(), namespace, name)
+	if way == viaExec {
+		return w.byExec(ctx)
 	}
-	return w.byExec(ctx, namespace, name)
+	return w.byNetwork(way).Get(ctx, w.pod.Namespace, w.pod.Name)
 }
-
-type dial func(context.Context) (net.Conn, error)
 
 // prepare sees to what both ways over the network need: an agent that says where it answers, and a token.
 func (w *inspectWays) prepare() (err error) {
@@ -115,41 +114,39 @@ func (w *inspectWays) prepare() (err error) {
 	return err
 }
 
-func (w inspectWays) byNetwork(ctx context.Context, dial dial, namespace, name string) (inspect.Document, error) {
-	client := inspect.Client{Certificate: w.agent.Status.Inspect.Certificate, Token: w.token, Dial: dial}
-	return client.Get(ctx, namespace, name)
+// byNetwork returns a client of the agent by one of the ways over the network.
+func (w *inspectWays) byNetwork(way string) inspect.Client {
+	dial := w.direct
+	if way == viaTunnel {
+		dial = w.tunnel
+	}
+	return inspect.Client{Certificate: w.agent.Status.Inspect.Certificate, Token: w.token, Dial: dial}
 }
 
-func (w inspectWays) direct() dial {
-	return func(ctx context.Context) (net.Conn, error) {
-		ctx, cancel := context.WithTimeout(ctx, directDial)
-		defer cancel()
-		conn, err := inspect.Direct(w.agent.Pod.Status.PodIP, w.agent.Status.Inspect.Port)(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("the agent's node cannot be reached from here: %w", err)
-		}
-		return conn, nil
+func (w *inspectWays) direct(ctx context.Context) (net.Conn, error) {
+	d := net.Dialer{Timeout: directDial}
+	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(w.agent.Pod.Status.PodIP, strconv.Itoa(w.agent.Status.Inspect.Port)))
+	if err != nil {
+		return nil, fmt.Errorf("the agent's node cannot be reached from here: %w", err)
 	}
+	return conn, nil
 }
 
-func (w inspectWays) tunnel() dial {
-	return func(ctx context.Context) (net.Conn, error) {
-		pod := w.agent.Pod
-		conn, err := inspect.Tunnel(w.client.config, pod.Namespace, pod.Name, w.agent.Status.Inspect.Port)(ctx)
-		switch {
-		case apierrors.IsForbidden(err):
-			return nil, fmt.Errorf("this takes the right to get pods/proxy in namespace %s (role %s-inspect-tunnel of the chart)", pod.Namespace, agentstatus.Name)
-		case err != nil:
-			return nil, fmt.Errorf("reach the agent through the API server: %w", err)
-		}
-		return conn, nil
+func (w *inspectWays) tunnel(ctx context.Context) (net.Conn, error) {
+	conn, err := inspect.Tunnel(ctx, w.client.config, w.agent.Namespace, w.agent.Name, w.agent.Status.Inspect.Port)
+	switch {
+	case apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("this takes the right to get pods/proxy in namespace %s (role %s-inspect-tunnel of the chart)", w.agent.Namespace, agentstatus.Name)
+	case err != nil:
+		return nil, fmt.Errorf("reach the agent through the API server: %w", err)
 	}
+	return conn, nil
 }
 
 // byExec runs `inspect --local` in the agent's container. The command's exit status says what the document says, too.
-func (w inspectWays) byExec(ctx context.Context, namespace, name string) (doc inspect.Document, err error) {
-	args := []string{"inspect", "--local", "-o", "json", namespace + "/" + name}
-	if socket, ok := strings.CutPrefix(w.argument("--health-addr"), "unix://"); ok {
+func (w *inspectWays) byExec(ctx context.Context) (doc inspect.Document, err error) {
+	args := []string{"inspect", "--local", "-o", "json", w.about()}
+	if socket, ok := strings.CutPrefix(w.argument("health-addr"), "unix://"); ok {
 		args = append(args, "--socket", path.Join(path.Dir(socket), path.Base(inspect.DefaultSocket)))
 	}
 	var out, said bytes.Buffer
@@ -173,7 +170,7 @@ type notBegunError struct{ error }
 func (e notBegunError) Unwrap() error { return e.error }
 
 // run runs the agent's program in its container, and returns its exit status.
-func (w inspectWays) run(ctx context.Context, args []string, streams remotecommand.StreamOptions) (code int, err error) {
+func (w *inspectWays) run(ctx context.Context, args []string, streams remotecommand.StreamOptions) (code int, err error) {
 	err = w.stream(ctx, append([]string{"/" + agentstatus.Name}, args...), streams)
 	var ended exec.CodeExitError
 	switch {
@@ -190,7 +187,7 @@ func (w inspectWays) run(ctx context.Context, args []string, streams remotecomma
 }
 
 // stream runs a command in the agent's container, over WebSockets, or SPDY with API servers and proxies that know no other way.
-func (w inspectWays) stream(ctx context.Context, command []string, streams remotecommand.StreamOptions) error {
+func (w *inspectWays) stream(ctx context.Context, command []string, streams remotecommand.StreamOptions) error {
 	options := &corev1.PodExecOptions{Container: agentstatus.Container, Command: command, Stdout: true, Stderr: true}
 	at := w.client.CoreV1().RESTClient().Post().Namespace(w.agent.Namespace).Resource("pods").Name(w.agent.Name).SubResource("exec").
 		VersionedParams(options, scheme.ParameterCodec).URL()
@@ -227,13 +224,6 @@ func (b *bounded) Write(p []byte) (int, error) {
 }
 
 // argument returns the value of a flag in the agent's pod, or "".
-func (w inspectWays) argument(flag string) string {
-	for _, c := range w.agent.Pod.Spec.Containers {
-		for _, arg := range c.Args {
-			if value, ok := strings.CutPrefix(arg, flag+"="); ok {
-				return value
-			}
-		}
-	}
-	return ""
+func (w *inspectWays) argument(flag string) string {
+	return cluster.Flag(cluster.Container(&w.agent.Pod.Spec), flag)
 }

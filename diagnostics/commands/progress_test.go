@@ -3,8 +3,11 @@ package commands
 import (
 	"bytes"
 	"io"
+	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"istio-pod-network-controller/test/terminal"
 )
@@ -34,24 +37,24 @@ func TestColoursAreForTerminals(t *testing.T) {
 }
 
 // What takes long shows so on a terminal, and nothing stays of it.
-func TestProgressIsShownOnATerminal(t *testing.T) {
+func TestStartProgress_terminal_hasALineUntilItIsStopped(t *testing.T) {
 	master, slave := terminal.Open(t)
-	p := startProgress(slave, "asking")
-	p.set("1 pods") // too early
-	p.show(true)
-	p.set("2 pods")
-	p.stop()
-	p.set("3 pods") // too late
+	var none bytes.Buffer
+	synctest.Test(t, func(*testing.T) {
+		startProgress(slave, "short", nil)() // it has ended before a line is due
+		pods := 0
+		how := func() string { pods++; return strconv.Itoa(pods) + " pods" }
+		stop, stopNone := startProgress(slave, "asking", how), startProgress(&none, "asking", how)
+		<-time.After(2500 * time.Millisecond) // of the bubble's clock
+		stop()
+		stopNone()
+	})
 	const want = "\r\x1b[Kasking ... 1 pods\r\x1b[Kasking ... 2 pods\r\x1b[K"
 	got := make([]byte, len(want))
 	if _, err := io.ReadFull(master, got); err != nil || string(got) != want {
 		t.Errorf("%q, want %q, %v", got, want, err)
 	}
-	var none bytes.Buffer
-	p = startProgress(&none, "asking")
-	p.set("1 pods")
-	p.stop()
-	if p.timer != nil || none.Len() > 0 {
+	if none.Len() > 0 {
 		t.Errorf("in a buffer: %q", none.String())
 	}
 }

@@ -15,40 +15,22 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 
 	"istio-pod-network-controller/diagnostics/inspect"
-	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/cmdline"
 )
 
-// proxyAccess are the flags of commands about the proxy that the agent runs for a pod.
-type proxyAccess struct {
-	kubeFlags
-	via, token string
-}
-
-func (o *proxyAccess) addTo(cmd *cobra.Command) {
-	fs := cmd.Flags()
-	o.add(fs)
-	fs.Lookup("agent-namespace").Usage = "the namespace of the agents, the only one whose pods are asked and shown a token; empty means " + agentstatus.Name
-	fs.StringVar(&o.via, "via", viaAuto, viaUsage)
-	fs.StringVar(&o.token, "agent-token", "", "the bearer token to show to the agent instead of the kubeconfig's; one of the audience "+inspect.Audience+" is worth nothing elsewhere")
-	_ = o.complete(cmd, map[string][]string{"via": vias()}) // the flags are those above
-}
-
 func newProxyLogs(p Program) *cobra.Command {
-	o, l := &proxyAccess{kubeFlags: p.kubeFlags()}, inspect.LogOptions{}
+	o, l := &agentFlags{kubeFlags: p.kubeFlags()}, inspect.LogOptions{}
 	cmd := &cobra.Command{
 		Use: "logs [NAMESPACE/]POD", Short: "Print the log of the proxy that the agent runs for a pod", Args: cobra.ExactArgs(1),
 		Long: "Runs `sidecar logs` in the container of the agent of the pod's node, which takes the right to create pods/exec in the agents' namespace.\n" +
 			"Where the chart has inspect.enabled=true, the agent also answers whoever has the right to get pods/log of the pod (see inspect).",
 		Example: "  istio-pod-network-controller logs -n shop cart-1 -f --tail 20",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			err := o.ask(cmd.Context(), args[0], proxyQuestion{
+			err := o.askAboutProxy(cmd.Context(), args[0], proxyQuestion{
 				byNetwork: func(c inspect.Client, namespace, name string) error {
 					return c.Log(cmd.Context(), namespace, name, l, cmd.OutOrStdout())
 				},
-				byExec: func(w inspectWays, namespace, name string) error {
-					return w.log(cmd.Context(), l, namespace+"/"+name, cmd.OutOrStdout())
-				},
+				byExec: func(w *inspectWays) error { return w.log(cmd.Context(), l, cmd.OutOrStdout()) },
 			})
 			if l.Follow && errors.Is(cmd.Context().Err(), context.Canceled) {
 				return nil // Ctrl-C is how a followed log ends
@@ -66,7 +48,7 @@ func newProxyLogs(p Program) *cobra.Command {
 }
 
 func newProxyExec(p Program) *cobra.Command {
-	o := &proxyAccess{kubeFlags: p.kubeFlags()}
+	o := &agentFlags{kubeFlags: p.kubeFlags()}
 	cmd := &cobra.Command{
 		Use: "exec [NAMESPACE/]POD -- COMMAND [ARGUMENT...]", Short: "Run a command in the proxy that the agent runs for a pod", Args: cobra.MinimumNArgs(2),
 		Long: "Runs `sidecar exec` in the container of the agent of the pod's node, which takes the right to create pods/exec in the agents' namespace.\n" +
@@ -76,13 +58,13 @@ func newProxyExec(p Program) *cobra.Command {
 		Example: "  istio-pod-network-controller exec -n shop cart-1 -- ls /run/sidecar",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var out inspect.Output
-			err := o.ask(cmd.Context(), args[0], proxyQuestion{
+			err := o.askAboutProxy(cmd.Context(), args[0], proxyQuestion{
 				byNetwork: func(c inspect.Client, namespace, name string) (err error) {
 					out, err = c.Exec(cmd.Context(), namespace, name, inspect.Command{Args: args[1:]})
 					return err
 				},
-				byExec: func(w inspectWays, namespace, name string) (err error) {
-					out.Code, err = w.exec(cmd.Context(), namespace+"/"+name, args[1:], cmd.OutOrStdout(), cmd.ErrOrStderr())
+				byExec: func(w *inspectWays) (err error) {
+					out.Code, err = w.exec(cmd.Context(), args[1:], cmd.OutOrStdout(), cmd.ErrOrStderr())
 					return err
 				},
 			})
@@ -107,44 +89,28 @@ func newProxyExec(p Program) *cobra.Command {
 // proxyQuestion is a question about the proxy of a pod, by each way.
 type proxyQuestion struct {
 	byNetwork func(c inspect.Client, namespace, name string) error
-	byExec    func(w inspectWays, namespace, name string) error
+	byExec    func(w *inspectWays) error
 }
 
-// ask has the agent of a pod's node asked, by each way until one reaches it. An error after that is the question's.
-func (o *proxyAccess) ask(ctx context.Context, pod string, q proxyQuestion) error {
-	if err := cmdline.OneOf("via", o.via, vias()...); err != nil {
-		return err
-	}
-	client, err := o.connect()
+// askAboutProxy has the agent of a pod's node asked, by each way until one reaches it. An error after that is the question's.
+func (o *agentFlags) askAboutProxy(ctx context.Context, pod string, q proxyQuestion) error {
+	w, err := o.waysTo(ctx, pod)
 	if err != nil {
 		return err
 	}
-	namespace, name, err := o.podNamed(client, pod)
-	if err != nil {
-		return err
-	}
-	of, err := inspectedPod(ctx, client, namespace, name)
-	if err != nil {
-		return err
-	}
-	by, err := agentOf(ctx, client, o.agentNamespace, of)
-	if err != nil {
-		return err
-	}
-	w := &inspectWays{client: client, pod: of, agent: by, token: o.token}
 	return w.orGone(ctx, w.each(o.via, func(way string) (answered bool, err error) {
 		if way == viaExec {
-			err = q.byExec(*w, namespace, name)
+			err = q.byExec(w)
 			_, notBegun := errors.AsType[notBegunError](err)
 			return !notBegun, err
 		}
-		dial := map[string]dial{viaDirect: w.direct(), viaTunnel: w.tunnel()}[way]
-		conn, err := probed(ctx, dial)
+		client := w.byNetwork(way)
+		conn, err := probed(ctx, client.Dial)
 		if err != nil {
 			return false, err
 		}
 		_ = conn.Close() // nothing was said on it
-		return true, q.byNetwork(inspect.Client{Certificate: w.agent.Status.Inspect.Certificate, Token: w.token, Dial: dial}, namespace, name)
+		return true, q.byNetwork(client, w.pod.Namespace, w.pod.Name)
 	}))
 }
 
@@ -152,8 +118,8 @@ func (o *proxyAccess) ask(ctx context.Context, pod string, q proxyQuestion) erro
 const followLimit = "1h"
 
 // log prints a proxy's log by `sidecar logs` in the agent's container.
-func (w inspectWays) log(ctx context.Context, l inspect.LogOptions, pod string, to io.Writer) error {
-	args := []string{"sidecar", "logs", pod, "--tail=" + strconv.Itoa(l.Tail)}
+func (w *inspectWays) log(ctx context.Context, l inspect.LogOptions, to io.Writer) error {
+	args := []string{"sidecar", "logs", w.about(), "--tail=" + strconv.Itoa(l.Tail)}
 	if l.Previous {
 		args = append(args, "--previous")
 	}
@@ -173,14 +139,14 @@ func (w inspectWays) log(ctx context.Context, l inspect.LogOptions, pod string, 
 }
 
 // exec runs a command in a proxy by `sidecar exec` in the agent's container.
-func (w inspectWays) exec(ctx context.Context, pod string, command []string, out, errOut io.Writer) (code int, err error) {
+func (w *inspectWays) exec(ctx context.Context, command []string, out, errOut io.Writer) (code int, err error) {
 	args := []string{"sidecar", "exec"}
-	for _, flag := range []string{"--runtime", "--runtime-endpoint"} {
+	for _, flag := range []string{"runtime", "runtime-endpoint"} {
 		if value := w.argument(flag); value != "" {
-			args = append(args, flag+"="+value)
+			args = append(args, "--"+flag+"="+value)
 		}
 	}
-	code, err = w.run(ctx, append(append(args, pod, "--"), command...), remotecommand.StreamOptions{Stdout: out, Stderr: errOut})
+	code, err = w.run(ctx, append(append(args, w.about(), "--"), command...), remotecommand.StreamOptions{Stdout: out, Stderr: errOut})
 	if err != nil || code == 0 {
 		return code, err
 	}
@@ -191,7 +157,7 @@ func (w inspectWays) exec(ctx context.Context, pod string, command []string, out
 }
 
 // probed dials, within the time of a way.
-func probed(ctx context.Context, to dial) (net.Conn, error) {
+func probed(ctx context.Context, to func(context.Context) (net.Conn, error)) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, otherTimeout)
 	defer cancel()
 	return to(ctx)

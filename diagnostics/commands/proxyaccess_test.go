@@ -90,7 +90,7 @@ func TestProxyAccess_byDefault_runsACommandInTheAgentsContainer(t *testing.T) {
 	} {
 		w := newInspectWorld(t)
 		w.agent.Annotations[agentstatus.Annotation] = agentstatus.Status{Version: cmdline.Release}.String() // as with inspect.enabled=false
-		w.agent.Spec.Containers = []corev1.Container{{Args: []string{"run", "--runtime=crio", "--runtime-endpoint="}}}
+		w.agent.Spec.Containers = []corev1.Container{{Name: "agent", Args: []string{"run", "--runtime=crio", "--runtime-endpoint="}}}
 		w.answer = c.answer
 		code, out, errOut := call(t, "", append([]string{c.args[0], "--kubeconfig", w.kubeconfig(t, "{token: dev}")}, c.args[1:]...)...)
 		if code != c.code || out != c.out || errOut != c.error || !slices.Equal(w.ran, c.ran) || len(w.tokens) > 0 {

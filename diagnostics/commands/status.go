@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/fields"
@@ -120,11 +121,11 @@ func (o *statusOptions) run(cmd *cobra.Command) error {
 
 // look asks the cluster, and shows on a terminal that it takes long.
 func (o *statusOptions) look(ctx context.Context, cmd *cobra.Command, client connection) (survey.Report, error) {
-	p := startProgress(cmd.ErrOrStderr(), "asking "+client.config.Host)
-	defer p.stop()
+	var read atomic.Int64
+	defer startProgress(cmd.ErrOrStderr(), "asking "+client.config.Host, func() string { return fmt.Sprintf("%d pods", read.Load()) })()
 	options := survey.Options{
 		Namespace: client.namespace, Labels: o.labels, Fields: o.fields, Node: o.node, AgentNamespace: o.agentNamespace, Version: cmdline.Build().Version,
-		Progress: func(pods int) { p.set(fmt.Sprintf("%d pods", pods)) },
+		Progress: func(pods int) { read.Add(int64(pods)) },
 	}
 	if o.all {
 		options.Namespace, options.Fallback = "", client.namespace

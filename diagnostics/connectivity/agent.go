@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"istio-pod-network-controller/diagnostics/cluster"
@@ -31,8 +30,8 @@ func FindAgent(ctx context.Context, client kubernetes.Interface, namespace strin
 		return Agent{}, fmt.Errorf("list pods: %w", err)
 	}
 	for _, a := range agents {
-		if found := agentOf(&a.Pod.Spec); found.Image != "" {
-			byNamespace[a.Namespace] = found
+		if c := cluster.Container(&a.Pod.Spec); c.Image != "" {
+			byNamespace[a.Namespace] = Agent{c.Image, intent.Selection(cluster.Flag(c, "select"))}
 		}
 	}
 	names := slices.Sorted(maps.Keys(byNamespace))
@@ -43,20 +42,4 @@ func FindAgent(ctx context.Context, client kubernetes.Interface, namespace strin
 		return byNamespace[names[0]], nil
 	}
 	return Agent{}, fmt.Errorf("pods with the label %s are in the namespaces %s: say by --agent-namespace which are the agents", agentstatus.Label, strings.Join(names, ", "))
-}
-
-func agentOf(spec *corev1.PodSpec) (found Agent) {
-	for i := range spec.Containers {
-		c := &spec.Containers[i]
-		if c.Name != agentstatus.Container {
-			continue
-		}
-		found.Image = c.Image
-		for _, arg := range c.Args {
-			if value, ok := strings.CutPrefix(arg, "--select="); ok {
-				found.Select = intent.Selection(value)
-			}
-		}
-	}
-	return found
 }

@@ -25,21 +25,29 @@ func TestClient_answers_areJudged(t *testing.T) {
 	target := netip.MustParseAddr("192.0.2.2")
 	at := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(target, port) }
 	c := Client{Pod: "client", Server: "server"}
+	proof := func(port, proof int) func(Answer, error) string { // of the answer at one of the three ports
+		return func(a Answer, err error) string {
+			answers, errs := make([]Answer, 3), make([]error, 3)
+			answers[port], errs[port] = a, err
+			return c.judge(target, answers, errs)[proof].Why
+		}
+	}
+	outbound, proxy, inbound, excluded := proof(0, 0), proof(0, 1), proof(1, 2), proof(2, 3)
 	elsewhere := netip.MustParseAddrPort("192.0.2.9:8080")
 	for name, tc := range map[string]struct{ have, want string }{
-		"the proxy took it":                   {c.outbound(target, Answer{Role: RoleOutbound, Pod: "client", Dst: at(portCaptured)}, nil), ""},
-		"the proxy lost the destination":      {c.outbound(target, Answer{Role: RoleOutbound, Pod: "client", Dst: elsewhere}, nil), "sees the destination 192.0.2.9:8080 instead of 192.0.2.2:8080"},
-		"another pod's proxy took it":         {c.outbound(target, Answer{Role: RoleOutbound, Pod: "other", Dst: at(portCaptured)}, nil), "the proxy of other"},
-		"nobody answered":                     {c.outbound(target, Answer{}, errors.New("connection refused")), "connection refused"},
-		"somebody else answered":              {c.outbound(target, Answer{}, nil), `"" of ""`},
-		"the server's proxy took it":          {c.inbound(target, Answer{Role: RoleInbound, Pod: "server", Dst: at(portEntering)}, nil), ""},
-		"the server's proxy lost it":          {c.inbound(target, Answer{Role: RoleInbound, Pod: "server", Dst: at(portInbound)}, nil), "instead of 192.0.2.2:8081"},
-		"the application took it":             {c.excluded(Answer{Role: RoleApplication, Pod: "server"}, nil), ""},
-		"the client's application took it":    {c.excluded(Answer{Role: RoleApplication, Pod: "client"}, nil), "the application of client"},
-		"the proxy reached the server":        {c.proxy(Answer{Role: RoleOutbound, Next: &Answer{Role: RoleInbound, Pod: "server"}}, nil), ""},
-		"the proxy reached another pod":       {c.proxy(Answer{Role: RoleOutbound, Next: &Answer{Role: RoleInbound, Pod: "other"}}, nil), "instead of server"},
-		"the proxy could not connect":         {c.proxy(Answer{Role: RoleOutbound, Dst: elsewhere, Fault: "refused"}, nil), "192.0.2.9:8080: refused"},
-		"the proxy was not asked":             {c.proxy(Answer{Role: RoleApplication}, nil), notTried},
+		"the proxy took it":                   {outbound(Answer{Role: RoleOutbound, Pod: "client", Dst: at(portCaptured)}, nil), ""},
+		"the proxy lost the destination":      {outbound(Answer{Role: RoleOutbound, Pod: "client", Dst: elsewhere}, nil), "sees the destination 192.0.2.9:8080 instead of 192.0.2.2:8080"},
+		"another pod's proxy took it":         {outbound(Answer{Role: RoleOutbound, Pod: "other", Dst: at(portCaptured)}, nil), "the proxy of other"},
+		"nobody answered":                     {outbound(Answer{}, errors.New("connection refused")), "connection refused"},
+		"somebody else answered":              {outbound(Answer{}, nil), `"" of ""`},
+		"the server's proxy took it":          {inbound(Answer{Role: RoleInbound, Pod: "server", Dst: at(portEntering)}, nil), ""},
+		"the server's proxy lost it":          {inbound(Answer{Role: RoleInbound, Pod: "server", Dst: at(portInbound)}, nil), "instead of 192.0.2.2:8081"},
+		"the application took it":             {excluded(Answer{Role: RoleApplication, Pod: "server"}, nil), ""},
+		"the client's application took it":    {excluded(Answer{Role: RoleApplication, Pod: "client"}, nil), "the application of client"},
+		"the proxy reached the server":        {proxy(Answer{Role: RoleOutbound, Next: &Answer{Role: RoleInbound, Pod: "server"}}, nil), ""},
+		"the proxy reached another pod":       {proxy(Answer{Role: RoleOutbound, Next: &Answer{Role: RoleInbound, Pod: "other"}}, nil), "instead of server"},
+		"the proxy could not connect":         {proxy(Answer{Role: RoleOutbound, Dst: elsewhere, Fault: "refused"}, nil), "192.0.2.9:8080: refused"},
+		"the proxy was not asked":             {proxy(Answer{Role: RoleApplication}, nil), notTried},
 		"a long reason fits into the message": {short(strings.Repeat("é", maxWhy)), "..."},
 	} {
 		if (tc.have == "") != (tc.want == "") || !strings.Contains(tc.have, tc.want) || len(tc.have) > maxWhy+3 {

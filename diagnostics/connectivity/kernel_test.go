@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -116,7 +117,7 @@ func TestPodsProveTheRulesOfTheirOwnAnnotations(t *testing.T) {
 	apply(t, p.client, p.clientPod, nil)
 	apply(t, p.server, p.serverPod, nil)
 	proofs := p.prove(t, 10*time.Second)
-	if len(proofs) != 8 || !proven(proofs) {
+	if len(proofs) != 8 || slices.ContainsFunc(proofs, func(p Proof) bool { return p.Why != "" }) {
 		t.Errorf("%+v", proofs)
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
+	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"istio-pod-network-controller/internal/printable"
 )
@@ -55,19 +55,12 @@ func (c Client) Prove(ctx context.Context, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, c.For)
 	defer cancel()
 	proofs := make([][]Proof, len(c.Targets))
-	var g errgroup.Group
+	var families sync.WaitGroup
 	for i, target := range c.Targets {
-		g.Go(func() error {
-			proofs[i] = c.proveFamily(ctx, target)
-			return nil
-		})
+		families.Go(func() { proofs[i] = c.proveFamily(ctx, target) })
 	}
-	_ = g.Wait() // no function of it fails
-	var all []Proof
-	for _, list := range proofs {
-		all = append(all, list...)
-	}
-	if err := json.NewEncoder(out).Encode(all); err != nil {
+	families.Wait()
+	if err := json.NewEncoder(out).Encode(slices.Concat(proofs...)); err != nil {
 		return fmt.Errorf("write proofs: %w", err)
 	}
 	return nil
@@ -79,7 +72,7 @@ func (c Client) proveFamily(ctx context.Context, target netip.Addr) []Proof {
 	defer tick.Stop()
 	for {
 		proofs := c.try(context.WithoutCancel(ctx), target)
-		if proven(proofs) {
+		if !slices.ContainsFunc(proofs, func(p Proof) bool { return p.Why != "" }) {
 			return proofs
 		}
 		select {
@@ -90,33 +83,26 @@ func (c Client) proveFamily(ctx context.Context, target netip.Addr) []Proof {
 	}
 }
 
-func proven(proofs []Proof) bool {
-	for _, p := range proofs {
-		if p.Why != "" {
-			return false
-		}
-	}
-	return true
-}
-
 // try makes one connection to each port. It is bounded by dialLimit.
 func (c Client) try(ctx context.Context, target netip.Addr) []Proof {
 	ports := []uint16{portCaptured, portEntering, portExcluded}
 	answers, errs := make([]Answer, len(ports)), make([]error, len(ports))
-	var g errgroup.Group
+	var connections sync.WaitGroup
 	for i, port := range ports {
-		g.Go(func() error {
-			answers[i], errs[i] = c.Dial.ask(ctx, netip.AddrPortFrom(target, port), Request{}, dialLimit)
-			return nil
-		})
+		connections.Go(func() { answers[i], errs[i] = c.Dial.ask(ctx, netip.AddrPortFrom(target, port), Request{}, dialLimit) })
 	}
-	_ = g.Wait() // no function of it fails
+	connections.Wait()
+	return c.judge(target, answers, errs)
+}
+
+// judge returns what the answers at the captured, the entering and the excluded port prove.
+func (c Client) judge(target netip.Addr, answers []Answer, errs []error) []Proof {
 	family := familyOf(target)
 	return []Proof{
-		{KindOutbound, family, short(c.outbound(target, answers[0], errs[0]))},
+		{KindOutbound, family, short(expect(Answer{Role: RoleOutbound, Pod: c.Pod, Dst: netip.AddrPortFrom(target, portCaptured)}, answers[0], errs[0]))},
 		{KindProxy, family, short(c.proxy(answers[0], errs[0]))},
-		{KindInbound, family, short(c.inbound(target, answers[1], errs[1]))},
-		{KindExcluded, family, short(c.excluded(answers[2], errs[2]))},
+		{KindInbound, family, short(expect(Answer{Role: RoleInbound, Pod: c.Server, Dst: netip.AddrPortFrom(target, portEntering)}, answers[1], errs[1]))},
+		{KindExcluded, family, short(expect(Answer{Role: RoleApplication, Pod: c.Server, Dst: answers[2].Dst}, answers[2], errs[2]))},
 	}
 }
 
@@ -128,11 +114,6 @@ func familyOf(a netip.Addr) string {
 }
 
 func short(why string) string { return printable.Short(why, maxWhy) }
-
-// outbound says why the application's connection did not reach its own proxy with its destination, or "".
-func (c Client) outbound(target netip.Addr, a Answer, err error) string {
-	return expect(Answer{Role: RoleOutbound, Pod: c.Pod, Dst: netip.AddrPortFrom(target, portCaptured)}, a, err)
-}
 
 // proxy says why the proxy's own connection did not leave the pod, or "". It is made only if the proxy got the application's.
 func (c Client) proxy(a Answer, err error) string {
@@ -149,18 +130,7 @@ func (c Client) proxy(a Answer, err error) string {
 	return ""
 }
 
-// inbound says why a connection that entered the server's pod did not reach its proxy with its destination, or "".
-func (c Client) inbound(target netip.Addr, a Answer, err error) string {
-	return expect(Answer{Role: RoleInbound, Pod: c.Server, Dst: netip.AddrPortFrom(target, portEntering)}, a, err)
-}
-
-// excluded says why a connection to an excluded port did not reach the application, or "".
-func (c Client) excluded(a Answer, err error) string {
-	want := Answer{Role: RoleApplication, Pod: c.Server, Dst: a.Dst}
-	return expect(want, a, err)
-}
-
-// expect compares who answered with who should have.
+// expect says how who answered differs from who should have, or "".
 func expect(want, have Answer, err error) string {
 	switch {
 	case err != nil:

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -124,21 +125,15 @@ func (t *Tester) say(sentence string) {
 	}
 }
 
-func (t *Tester) testNodes(ctx context.Context, nodes []string) (all []Line) {
+func (t *Tester) testNodes(ctx context.Context, nodes []string) []Line {
 	found := make([][]Line, len(nodes))
 	var g errgroup.Group
 	g.SetLimit(nodesAtOnce)
 	for i, node := range nodes {
-		g.Go(func() error {
-			found[i] = t.testNode(ctx, i, node)
-			return nil
-		})
+		g.Go(func() error { found[i] = t.testNode(ctx, i, node); return nil })
 	}
 	_ = g.Wait() // no function of it fails
-	for _, lines := range found {
-		all = append(all, lines...)
-	}
-	return all
+	return slices.Concat(found...)
 }
 
 // testNode starts both pods on a node and returns what they prove.

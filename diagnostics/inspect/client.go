@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -11,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"syscall"
 )
 
@@ -22,70 +24,79 @@ type Client struct {
 	Token string
 	// Dial opens a connection to the agent, in which TLS begins.
 	Dial func(ctx context.Context) (net.Conn, error)
-}
 
-// Get returns a pod's document. An error that the agent has answered with is a *Refusal.
-func (c Client) Get(ctx context.Context, namespace, name string) (Document, error) {
-	return get(ctx, c.transport(), "https://agent", c.Token, namespace, name)
-}
-
-// transport connects to the agent that has the certificate.
-func (c Client) transport() *http.Transport {
-	return &http.Transport{
-		DisableKeepAlives: true,
-		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			conn, err := c.Dial(ctx)
-			if err != nil {
-				return nil, err
-			}
-			secured := tls.Client(conn, c.pinned())
-			if err := secured.HandshakeContext(ctx); err != nil {
-				_ = conn.Close() // the handshake's error says more
-				return nil, handshakeError(err)
-			}
-			return secured, nil
-		},
-	}
+	local bool // neither TLS nor a token
 }
 
 // GetLocal returns a pod's document from the agent in this container, by its socket.
 func GetLocal(ctx context.Context, socket, namespace, name string) (Document, error) {
-	transport := &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "unix", socket)
-		},
-	}
-	return get(ctx, transport, "http://agent", "", namespace, name)
+	c := Client{local: true, Dial: func(ctx context.Context) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", socket)
+	}}
+	return c.Get(ctx, namespace, name)
 }
 
-func get(ctx context.Context, transport *http.Transport, base, token, namespace, name string) (doc Document, err error) {
-	defer transport.CloseIdleConnections()
-	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // the token goes nowhere else
-	client := &http.Client{Transport: transport, CheckRedirect: stay}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, base+Path(namespace, name), http.NoBody)
+// Get returns a pod's document. An error that the agent has answered with is a *Refusal.
+func (c Client) Get(ctx context.Context, namespace, name string) (doc Document, err error) {
+	answer, err := c.ask(ctx, http.MethodGet, Path(namespace, name), nil)
 	if err != nil {
-		return doc, fmt.Errorf("make the request: %w", err)
+		return doc, err
 	}
-	if token != "" {
-		request.Header.Set("Authorization", "Bearer "+token)
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return doc, plain(err)
-	}
-	defer response.Body.Close() //nolint:errcheck // only read
-	text, err := io.ReadAll(io.LimitReader(response.Body, MaxAnswer+1))
+	defer answer.Body.Close() //nolint:errcheck // only read
+	text, err := io.ReadAll(io.LimitReader(answer.Body, MaxAnswer+1))
 	switch {
 	case err != nil:
 		return doc, fmt.Errorf("read the agent's answer: %w", err)
 	case len(text) > MaxAnswer:
 		return doc, fmt.Errorf("the agent's answer is larger than %d bytes", MaxAnswer)
-	case response.StatusCode != http.StatusOK:
-		return doc, refused(response.StatusCode, text)
 	}
 	return ParseDocument(text)
+}
+
+// ask sends a request and returns its answer, or the *Refusal that the agent has answered with.
+func (c Client) ask(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
+	client := &http.Client{
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the token goes nowhere else
+		Transport: &http.Transport{
+			DisableKeepAlives: true, DialTLSContext: c.dialTLS,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.Dial(ctx) },
+		},
+	}
+	base := "https://agent"
+	if c.local {
+		base = "http://agent"
+	}
+	request, err := http.NewRequestWithContext(ctx, method, base+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("make the request: %w", err)
+	}
+	if !c.local {
+		request.Header.Set("Authorization", "Bearer "+c.Token)
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, plain(err)
+	}
+	if response.StatusCode != http.StatusOK {
+		defer response.Body.Close() //nolint:errcheck // only read
+		return nil, refused(response)
+	}
+	return response, nil
+}
+
+// dialTLS connects to the agent that has the certificate.
+func (c Client) dialTLS(ctx context.Context, _, _ string) (net.Conn, error) {
+	conn, err := c.Dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	secured := tls.Client(conn, c.pinned())
+	if err := secured.HandshakeContext(ctx); err != nil {
+		_ = conn.Close() // the handshake's error says more
+		return nil, handshakeError(err)
+	}
+	return secured, nil
 }
 
 // ParseDocument returns the document that JSON holds. Fields of a newer agent are ignored.
@@ -99,22 +110,26 @@ func ParseDocument(text []byte) (doc Document, err error) {
 	return doc, nil
 }
 
-func refused(status int, text []byte) error {
-	refusal := &Refusal{}
-	if json.Unmarshal(text, refusal) != nil || refusal.Code == "" {
-		return fmt.Errorf("the agent answered with status %d: is it of another version?", status)
+// refused returns what the agent says instead of an answer. Without proxies it does not know the paths of their logs and commands.
+func refused(response *http.Response) error {
+	text, err := io.ReadAll(io.LimitReader(response.Body, MaxAnswer))
+	if err != nil {
+		return fmt.Errorf("read the agent's answer: %w", err)
 	}
-	return refusal
+	refusal := &Refusal{}
+	switch {
+	case json.Unmarshal(text, refusal) == nil && refusal.Code != "":
+		return refusal
+	case response.StatusCode == http.StatusNotFound:
+		return &Refusal{Code: CodeNotHere, Message: "the agent does not serve logs and commands of proxies: it runs none (sidecars.enabled is off), or is of an older release"}
+	}
+	return fmt.Errorf("the agent answered with status %d: is it of another version?", response.StatusCode)
 }
 
 // plain takes the method and the address, which nobody has typed, from an error of net/http.
 func plain(err error) error {
-	type urlError interface {
-		Unwrap() error
-		Timeout() bool
-	}
-	if u, ok := err.(urlError); ok && u.Unwrap() != nil {
-		return u.Unwrap()
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		return u.Err
 	}
 	return err
 }

@@ -4,6 +4,8 @@ package inspect
 
 import (
 	"time"
+
+	"istio-pod-network-controller/internal/intent"
 )
 
 // Document is everything about one pod at one time. The names of its fields are stable.
@@ -50,17 +52,10 @@ type Asked struct {
 	// Invalid says which setting cannot be followed.
 	Invalid string `json:"invalid,omitempty"`
 	// Summary says what that does to ordinary traffic.
-	Summary  []string  `json:"summary,omitempty"`
-	Settings []Setting `json:"settings"`
+	Summary  []string         `json:"summary,omitempty"`
+	Settings []intent.Setting `json:"settings"`
 	// Notes are settings that may not have the effect that their author expects.
 	Notes []string `json:"notes,omitempty"`
-}
-
-// Setting is one value and where it came from.
-type Setting struct {
-	Name   string `json:"name"`
-	Value  string `json:"value"`
-	Source string `json:"source"`
 }
 
 // Reported is what the agent has written on the pod: the status annotation and the condition.

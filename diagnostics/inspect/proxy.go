@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -59,14 +58,11 @@ type Output struct {
 
 // Log writes the log of a pod's proxy. An error that the agent has answered with is a *Refusal.
 func (c Client) Log(ctx context.Context, namespace, name string, o LogOptions, w io.Writer) error {
-	response, end, err := c.do(ctx, http.MethodGet, Path(namespace, name)+"/log?"+o.Query().Encode(), nil)
+	response, err := c.ask(ctx, http.MethodGet, Path(namespace, name)+"/log?"+o.Query().Encode(), nil)
 	if err != nil {
 		return err
 	}
-	defer end()
-	if response.StatusCode != http.StatusOK {
-		return refusedBy(response)
-	}
+	defer response.Body.Close() //nolint:errcheck // only read
 	if _, err := io.Copy(w, response.Body); err != nil {
 		return fmt.Errorf("read the agent's answer: %w", err)
 	}
@@ -82,43 +78,13 @@ func (c Client) Exec(ctx context.Context, namespace, name string, command Comman
 	if err != nil {
 		return out, fmt.Errorf("encode the command: %w", err)
 	}
-	response, end, err := c.do(ctx, http.MethodPost, Path(namespace, name)+"/exec", body)
+	response, err := c.ask(ctx, http.MethodPost, Path(namespace, name)+"/exec", body)
 	if err != nil {
 		return out, err
 	}
-	defer end()
-	if response.StatusCode != http.StatusOK {
-		return out, refusedBy(response)
-	}
+	defer response.Body.Close() //nolint:errcheck // only read
 	if err := json.NewDecoder(io.LimitReader(response.Body, 4*MaxOutput)).Decode(&out); err != nil {
 		return out, fmt.Errorf("read the agent's answer: %w", err)
 	}
 	return out, nil
-}
-
-// do sends a request. end closes what it needs.
-func (c Client) do(ctx context.Context, method, path string, body []byte) (response *http.Response, end func(), err error) {
-	transport := c.transport()
-	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // the token goes nowhere else
-	request, err := http.NewRequestWithContext(ctx, method, "https://agent"+path, bytes.NewReader(body))
-	if err != nil {
-		return nil, nil, fmt.Errorf("make the request: %w", err)
-	}
-	request.Header.Set("Authorization", "Bearer "+c.Token)
-	response, err = (&http.Client{Transport: transport, CheckRedirect: stay}).Do(request)
-	if err != nil {
-		return nil, nil, plain(err)
-	}
-	return response, func() { _ = response.Body.Close(); transport.CloseIdleConnections() }, nil
-}
-
-func refusedBy(response *http.Response) error {
-	text, err := io.ReadAll(io.LimitReader(response.Body, MaxAnswer))
-	if err != nil {
-		return fmt.Errorf("read the agent's answer: %w", err)
-	}
-	if response.StatusCode == http.StatusNotFound && !json.Valid(text) {
-		return &Refusal{Code: CodeNotHere, Message: "the agent does not serve logs and commands of proxies: it runs none (sidecars.enabled is off), or is of an older release"}
-	}
-	return refused(response.StatusCode, text)
 }

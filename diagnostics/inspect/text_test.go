@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"istio-pod-network-controller/internal/intent"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -24,7 +26,7 @@ func inOrder() Document {
 		Asked: Asked{
 			Redirect: true, By: "annotation of the namespace: istio-pod-network-controller/initialize", Expected: true,
 			Summary:  []string{"outbound: tcp to any address -> proxy, 15001"},
-			Settings: []Setting{{"envoy-port", "15001", "default"}, {"exclude-interfaces", "", "default"}, {"exclude-inbound-ports", "", "annotation of the pod: traffic.sidecar.istio.io/excludeInboundPorts"}},
+			Settings: []intent.Setting{{Name: "envoy-port", Value: "15001", Source: "default"}, {Name: "exclude-interfaces", Value: "", Source: "default"}, {Name: "exclude-inbound-ports", Value: "", Source: "annotation of the pod: traffic.sidecar.istio.io/excludeInboundPorts"}},
 		},
 		Reported: Reported{Status: "initialized", Condition: "True", Reason: "Initialized", Message: "traffic is redirected"},
 		Programmed: Programmed{Sandbox: "s1", Backend: "nftables", Rules: []Rule{

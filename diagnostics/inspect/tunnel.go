@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -18,50 +17,40 @@ import (
 	"istio-pod-network-controller/internal/printable"
 )
 
-// Direct returns a Dial to an address that the caller can reach.
-func Direct(ip string, port int) func(context.Context) (net.Conn, error) {
-	return func(ctx context.Context) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "tcp", net.JoinHostPort(ip, strconv.Itoa(port)))
-	}
-}
-
-// Tunnel returns a Dial by way of the API server: pods/proxy with an upgrade. The API server makes an HTTPS request to the agent, does not check its
+// Tunnel dials by way of the API server: pods/proxy with an upgrade. The API server makes an HTTPS request to the agent, does not check its
 // certificate, and then passes bytes in both directions without a look at them. It takes the right to get pods/proxy.
-func Tunnel(config *rest.Config, namespace, pod string, port int) func(context.Context) (net.Conn, error) {
-	return func(ctx context.Context) (net.Conn, error) {
-		config := rest.CopyConfig(config)
-		config.NextProtos = []string{"http/1.1"} // HTTP/2 has no upgrade
-		config.Timeout = 0                       // it would end the tunnel
-		client, err := rest.HTTPClientFor(config)
-		if err != nil {
-			return nil, fmt.Errorf("make a client: %w", err)
-		}
-		base, _, err := rest.DefaultServerUrlFor(config)
-		if err != nil {
-			return nil, fmt.Errorf("find the API server: %w", err)
-		}
-		at := base.JoinPath("api/v1/namespaces", namespace, "pods", fmt.Sprintf("https:%s:%d", pod, port), "proxy", TunnelPath)
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), http.NoBody)
-		if err != nil {
-			return nil, fmt.Errorf("make the request: %w", err)
-		}
-		request.Header.Set("Connection", "Upgrade")
-		request.Header.Set("Upgrade", UpgradeProtocol)
-		response, err := client.Do(request)
-		if err != nil {
-			return nil, plain(err)
-		}
-		if response.StatusCode != http.StatusSwitchingProtocols {
-			defer response.Body.Close() //nolint:errcheck // only read
-			return nil, statusOf(response)
-		}
-		body, ok := response.Body.(io.ReadWriteCloser)
-		if !ok {
-			return nil, fmt.Errorf("the upgraded connection to the API server cannot be written to (%T)", response.Body)
-		}
-		return &upgraded{ReadWriteCloser: body}, nil
+func Tunnel(ctx context.Context, config *rest.Config, namespace, pod string, port int) (net.Conn, error) {
+	config = rest.CopyConfig(config)
+	config.NextProtos = []string{"http/1.1"} // HTTP/2 has no upgrade
+	config.Timeout = 0                       // it would end the tunnel
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
 	}
+	base, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("find the API server: %w", err)
+	}
+	at := base.JoinPath("api/v1/namespaces", namespace, "pods", fmt.Sprintf("https:%s:%d", pod, port), "proxy", TunnelPath)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), http.NoBody)
+	if err != nil {
+		return nil, fmt.Errorf("make the request: %w", err)
+	}
+	request.Header.Set("Connection", "Upgrade")
+	request.Header.Set("Upgrade", UpgradeProtocol)
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, plain(err)
+	}
+	if response.StatusCode != http.StatusSwitchingProtocols {
+		defer response.Body.Close() //nolint:errcheck // only read
+		return nil, statusOf(response)
+	}
+	body, ok := response.Body.(io.ReadWriteCloser)
+	if !ok {
+		return nil, fmt.Errorf("the upgraded connection to the API server cannot be written to (%T)", response.Body)
+	}
+	return &upgraded{ReadWriteCloser: body}, nil
 }
 
 // statusOf returns the error that the API server, or a proxy before it, has answered with.

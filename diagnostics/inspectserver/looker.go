@@ -8,10 +8,13 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/podreport"
@@ -47,18 +50,14 @@ type Core interface {
 type Looker struct {
 	node, agentNamespace string
 	agent                inspect.Agent
-	core                 func() (Core, Pods, error)
+	core                 func() (Core, client.Reader, error)
 	reader               Kernel
 	line                 chan struct{}
 }
 
-// Pods reads the watch cache.
-type Pods interface {
-	Get(ctx context.Context, name types.NamespacedName) (*corev1.Pod, error) // podnet.ErrNoPod if there is none
-}
-
-// NewLooker returns a Looker of a node. core returns an error as long as the agent has not read its pods.
-func NewLooker(node, agentNamespace string, by inspect.Agent, reader Kernel, core func() (Core, Pods, error)) *Looker {
+// NewLooker returns a Looker of a node. core returns an error as long as the agent has not read its pods, and a reader of the watch cache only: a
+// caller must not be able to make the agent ask the API server for any pod.
+func NewLooker(node, agentNamespace string, by inspect.Agent, reader Kernel, core func() (Core, client.Reader, error)) *Looker {
 	return &Looker{
 		node: node, agentNamespace: agentNamespace, agent: by, core: core, reader: reader, line: make(chan struct{}, atOnce),
 	}
@@ -76,8 +75,8 @@ func (l *Looker) Document(ctx context.Context, namespace, name string) (doc insp
 	case <-ctx.Done():
 		return doc, &inspect.Refusal{Code: inspect.CodeBusy, Message: "the agent of node " + l.node + " is answering others: try again in some seconds"}
 	}
-	pod, err := pods.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name})
-	if err != nil {
+	pod := &corev1.Pod{}
+	if err := pods.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, pod); err != nil {
 		return doc, l.refusal(namespace, name, err)
 	}
 	s := podnet.Sandbox{Namespace: namespace, Name: name, UID: string(pod.UID)}
@@ -94,7 +93,7 @@ func (l *Looker) Document(ctx context.Context, namespace, name string) (doc insp
 }
 
 // open returns what knows the pods of a namespace, or a *inspect.Refusal.
-func (l *Looker) open(namespace string) (Core, Pods, error) {
+func (l *Looker) open(namespace string) (Core, client.Reader, error) {
 	if namespace == l.agentNamespace {
 		return nil, nil, &inspect.Refusal{Code: inspect.CodeNotShown, Message: "pods of the agent's own namespace are never redirected, and not shown"}
 	}
@@ -111,7 +110,7 @@ func (l *Looker) knows(ctx context.Context, namespace, name string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := pods.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}); err != nil {
+	if err := pods.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &corev1.Pod{}); err != nil {
 		return l.refusal(namespace, name, err)
 	}
 	return nil
@@ -129,7 +128,7 @@ func outlast(ctx context.Context, look func() error) (err error) {
 func (l *Looker) refusal(namespace, name string, err error) *inspect.Refusal {
 	pod := namespace + "/" + name
 	switch {
-	case errors.Is(err, podnet.ErrNoPod):
+	case errors.Is(err, podnet.ErrNoPod), apierrors.IsNotFound(err):
 		return &inspect.Refusal{Code: inspect.CodeNotHere, Message: fmt.Sprintf("the agent of node %s knows no pod %s: it was deleted, or moved, or is too new; try again in a second", l.node, pod)}
 	case errors.Is(err, controllers.ErrBusy), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return &inspect.Refusal{Code: inspect.CodeBusy, Message: fmt.Sprintf("the agent of node %s is working on pod %s right now: try again in a second", l.node, pod)}
@@ -192,10 +191,8 @@ func agreement(looked controllers.Looked, found kernel.Held, err error) inspect.
 
 func reportedOn(pod *corev1.Pod) inspect.Reported {
 	out := inspect.Reported{Status: pod.Annotations[podreport.KeyStatus]}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == podreport.Condition {
-			out.Condition, out.Reason, out.Message = string(c.Status), c.Reason, c.Message
-		}
+	if c := cluster.Condition(pod, podreport.Condition); c != nil {
+		out.Condition, out.Reason, out.Message = string(c.Status), c.Reason, c.Message
 	}
 	return out
 }

@@ -14,16 +14,11 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/agentstatus"
-	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/serving"
 )
 
@@ -65,19 +60,6 @@ func (i Server) Serve(ctx context.Context, config *rest.Config) (stop func()) {
 			stop()
 		}
 	}
-}
-
-// Cache reads pods from the watch cache only: a caller must not be able to make the agent ask the API server for any pod.
-type Cache struct{ From client.Reader }
-
-// Get returns a pod.
-func (p Cache) Get(ctx context.Context, name types.NamespacedName) (*corev1.Pod, error) {
-	pod := &corev1.Pod{}
-	err := p.From.Get(ctx, name, pod)
-	if apierrors.IsNotFound(err) {
-		return nil, podnet.ErrNoPod
-	}
-	return pod, err
 }
 
 // serveTLS listens at HOST:PORT, or the next port below that is free, with a certificate that is made now and is in memory only.

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,9 +20,11 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/diagnostics/inspect"
@@ -77,6 +80,8 @@ func (a *reviews) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // oneNode has the pod shop/cart, and calls of Look wait for release if it is not nil. The pod is busy for the first calls.
 type oneNode struct {
+	client.Reader // nil: it lists nothing
+
 	looks   int
 	entered atomic.Int32
 	busy    int
@@ -85,11 +90,14 @@ type oneNode struct {
 	looked  controllers.Looked
 }
 
-func (n *oneNode) Get(_ context.Context, name types.NamespacedName) (*corev1.Pod, error) {
+func (n *oneNode) Get(_ context.Context, name types.NamespacedName, into client.Object, _ ...client.GetOption) error {
 	if name.String() != "shop/cart" {
-		return nil, podnet.ErrNoPod
+		return apierrors.NewNotFound(corev1.Resource("pods"), name.Name)
 	}
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", UID: "uid-1"}}, nil
+	into.SetNamespace("shop")
+	into.SetName("cart")
+	into.SetUID("uid-1")
+	return nil
 }
 
 func (n *oneNode) Look(ctx context.Context, _ podnet.Sandbox, read func(context.Context, controllers.Looked) error) error {
@@ -127,7 +135,7 @@ func (k fakeKernel) Look(context.Context, podnet.Place, *iptables.Ruleset) (kern
 }
 
 func (n *oneNode) looker(k fakeKernel) *Looker {
-	return NewLooker("node1", "mesh-system", inspect.Agent{Version: "1", Backend: "nftables"}, k, func() (Core, Pods, error) { return n, n, nil })
+	return NewLooker("node1", "mesh-system", inspect.Agent{Version: "1", Backend: "nftables"}, k, func() (Core, client.Reader, error) { return n, n, nil })
 }
 
 // served serves a looker, and returns where, and the API server's address.
@@ -145,8 +153,15 @@ func served(t *testing.T, l *Looker) (*reviews, *agentstatus.Inspect) {
 	return api, i.At.Load()
 }
 
+// direct dials a port of this node.
+func direct(port int) func(context.Context) (net.Conn, error) {
+	return func(ctx context.Context) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	}
+}
+
 func callerOfAgent(at *agentstatus.Inspect, token string) inspect.Client {
-	return inspect.Client{Certificate: at.Certificate, Token: token, Dial: inspect.Direct("127.0.0.1", at.Port)}
+	return inspect.Client{Certificate: at.Certificate, Token: token, Dial: direct(at.Port)}
 }
 
 func codeOf(t *testing.T, err error) inspect.Code {
@@ -221,7 +236,7 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := tc.node.looker(fakeKernel{})
 			if tc.notRead {
-				l.core = func() (Core, Pods, error) { return nil, nil, podnet.ErrPodsUnknown }
+				l.core = func() (Core, client.Reader, error) { return nil, nil, podnet.ErrPodsUnknown }
 			}
 			api, at := served(t, l)
 			api.err = tc.apiAway
@@ -238,7 +253,7 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 // A bug in a look costs one answer.
 func TestAPanicOfALookIsAnAnswer(t *testing.T) {
 	l := (&oneNode{}).looker(fakeKernel{})
-	l.core = func() (Core, Pods, error) { panic("boom") } //nolint:forbidigo // the case
+	l.core = func() (Core, client.Reader, error) { panic("boom") } //nolint:forbidigo // the case
 	_, at := served(t, l)
 	for range 2 {
 		if _, err := callerOfAgent(at, "dev").Get(t.Context(), "shop", "cart"); codeOf(t, err) != inspect.CodeInternal {
@@ -264,8 +279,8 @@ func TestAnotherCertificateGetsNoToken(t *testing.T) {
 	_, at := served(t, (&oneNode{}).looker(fakeKernel{}))
 	to := impostor.Listener.Addr().(*net.TCPAddr)
 	for name, c := range map[string]inspect.Client{
-		"another server":           {Certificate: at.Certificate, Token: "dev", Dial: inspect.Direct("127.0.0.1", to.Port)},
-		"no certificate to expect": {Token: "dev", Dial: inspect.Direct("127.0.0.1", at.Port)},
+		"another server":           {Certificate: at.Certificate, Token: "dev", Dial: direct(to.Port)},
+		"no certificate to expect": {Token: "dev", Dial: direct(at.Port)},
 	} {
 		if _, err := c.Get(t.Context(), "shop", "cart"); err == nil || !strings.Contains(err.Error(), "certificate") {
 			t.Errorf("%s: error %v", name, err)

@@ -1,8 +1,10 @@
 package inspectserver
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -41,7 +43,9 @@ func TestTheAPIServerPassesWhatItCannotRead(t *testing.T) {
 	var passed *http.Request
 	api := podProxy(t, at, func(r *http.Request) { passed = r })
 	c := callerOfAgent(at, "dev")
-	c.Dial = inspect.Tunnel(&rest.Config{Host: api.URL, BearerToken: "dev"}, "mesh-system", "agent-1", at.Port)
+	c.Dial = func(ctx context.Context) (net.Conn, error) {
+		return inspect.Tunnel(ctx, &rest.Config{Host: api.URL, BearerToken: "dev"}, "mesh-system", "agent-1", at.Port)
+	}
 	doc, err := c.Get(t.Context(), "shop", "cart")
 	if err != nil || doc.Pod != "shop/cart" {
 		t.Fatalf("document %+v, error %v", doc, err)

@@ -30,7 +30,7 @@ func shownRules(lines []iptables.Line) []inspect.Rule {
 func askedBy(looked controllers.Looked) inspect.Asked {
 	in := looked.Intent
 	out := inspect.Asked{
-		Redirect: in.Redirect && looked.Invalid == nil, Reason: string(in.Reason), Expected: in.Asked, Settings: []inspect.Setting{}, Notes: in.Notes,
+		Redirect: in.Redirect && looked.Invalid == nil, Reason: string(in.Reason), Expected: in.Asked, Settings: []intent.Setting{}, Notes: in.Notes,
 	}
 	if looked.Invalid != nil {
 		out.Invalid = looked.Invalid.Error()
@@ -49,7 +49,7 @@ func askedBy(looked controllers.Looked) inspect.Asked {
 		if s.Name == "resolvers" && looked.Sandbox.Nameservers != "" {
 			s.Value, s.Source = looked.Sandbox.Nameservers, "container runtime"
 		}
-		out.Settings = append(out.Settings, inspect.Setting{Name: s.Name, Value: s.Value, Source: s.Source})
+		out.Settings = append(out.Settings, s)
 	}
 	return out
 }

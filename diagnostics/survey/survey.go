@@ -28,7 +28,7 @@ type Options struct {
 	AgentNamespace string
 	// Version is this program's.
 	Version string
-	// Progress, which may be nil, is called with the number of pods that were read so far.
+	// Progress, which may be nil, is called with the number of pods of each page.
 	Progress func(pods int)
 }
 
@@ -81,12 +81,10 @@ func Ask(ctx context.Context, client kubernetes.Interface, o Options) (Report, e
 func addPods(ctx context.Context, client kubernetes.Interface, r *Report, o Options, a asked, now time.Time) error {
 	at := place{now: now, withoutAgent: a.withoutAgent(r.Nodes), proxiesOn: a.proxiesOn()}
 	list := metav1.ListOptions{LabelSelector: o.Labels, FieldSelector: fieldsOf(o)}
-	read := 0
 	page := func(ctx context.Context, list metav1.ListOptions) (*corev1.PodList, error) {
 		pods, err := client.CoreV1().Pods(r.Namespace).List(ctx, list)
 		if err == nil && o.Progress != nil {
-			read += len(pods.Items)
-			o.Progress(read)
+			o.Progress(len(pods.Items))
 		}
 		return pods, err
 	}
@@ -147,9 +145,7 @@ func (a asked) withoutAgent(nodes []Node) func(string) bool {
 func (a asked) proxiesOn() func(string) bool {
 	without := map[string]bool{}
 	for node, agents := range byNode(a.agents) {
-		without[node] = !slices.ContainsFunc(agents[0].Pod.Spec.Containers, func(c corev1.Container) bool {
-			return slices.Contains(c.Args, "--sidecars=true") || slices.Contains(c.Args, "--sidecars")
-		})
+		without[node] = cluster.Flag(cluster.Container(&agents[0].Pod.Spec), "sidecars") != "true"
 	}
 	return func(node string) bool { return !without[node] }
 }

@@ -87,7 +87,7 @@ func saysOfItself(message string) func(*corev1.Pod) {
 }
 
 func runsProxies(agent *corev1.Pod) {
-	agent.Spec.Containers[0].Args = []string{"run", "--sidecars=true"}
+	agent.Spec.Containers[0] = corev1.Container{Name: agentstatus.Container, Args: []string{"run", "--sidecars=true"}}
 }
 
 // choosing is a namespace whose pods have chosen a profile.
