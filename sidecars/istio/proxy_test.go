@@ -8,12 +8,16 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"istio-pod-network-controller/api/v1alpha1"
 )
 
 func TestProxy_usualMesh_isAsInIstiosTemplate(t *testing.T) {
 	p := aPod(nil)
-	p.CPULimit, p.MemoryLimit = 2, 1<<30
+	cpu, memory := resource.MustParse("1500m"), resource.MustParse("1Gi")
+	p.Profile.Resources = v1alpha1.Resources{CPULimit: &cpu, MemoryLimit: &memory}
 	proxy, env := computed(t, parsed(t, aMesh, someMap), p)
 	wantArgs := []string{"proxy", "sidecar", "--domain", "shop.svc.cluster.local", "--proxyLogLevel=", "--proxyComponentLogLevel=", "--log_output_level="}
 	if !slices.Equal(proxy.Command, []string{"/usr/local/bin/pilot-agent"}) || !slices.Equal(proxy.Args, wantArgs) {
@@ -31,7 +35,7 @@ func TestProxy_usualMesh_isAsInIstiosTemplate(t *testing.T) {
 	if !maps.Equal(env, want) {
 		t.Errorf("environment\n%v, want\n%v", env, want)
 	}
-	if proxy.Audience != "istio-ca" || proxy.TokenSeconds != 43200 || proxy.RootCert != "istio-ca-root-cert" || proxy.Alone != "" || proxy.NotHonoured != nil {
+	if proxy.Audience != "istio-ca" || proxy.TokenSeconds != 43200 || proxy.RootCert != "istio-ca-root-cert" || proxy.NotHonoured != nil {
 		t.Errorf("%+v", proxy)
 	}
 	if got := proxy.Files["/etc/istio/pod/annotations"]; got != `istio.io/rev="default"` {
@@ -102,8 +106,7 @@ func TestProxy_argumentsAndSecrets_areTheMeshsAndThePods(t *testing.T) {
 		"logging": {"level": "all:info"}, "sts": {"servicePort": 15463},
 		"proxy": {"clusterDomain": "c.example", "logLevel": "warning", "componentLogLevel": "misc:error", "outlierLogPath": "/dev/stdout"}}}`
 	p := aPod(annotated("sidecar.istio.io/logLevel", "debug"))
-	p.Revision = "canary"
-	proxy, _ := computed(t, parsed(t, aMesh, values), p)
+	proxy, _ := computed(t, ofRevision(t, "canary", aMesh, values), p)
 	want := []string{
 		"proxy", "sidecar", "--domain", "shop.svc.c.example", "--proxyLogLevel=debug", "--proxyComponentLogLevel=misc:error", "--log_output_level=all:info",
 		"--stsPort=15463", "--log_as_json", "--outlierLogPath=/dev/stdout",

@@ -13,6 +13,7 @@ import (
 	"istio.io/istio/pkg/util/protomarshal"
 	corev1 "k8s.io/api/core/v1"
 
+	"istio-pod-network-controller/api/v1alpha1"
 	sidecaristio "istio-pod-network-controller/sidecars/istio"
 )
 
@@ -44,18 +45,17 @@ type comparison struct {
 // compute is what the proxy manager computes by the ConfigMaps of an installation. The profile has the injected container's limits.
 func (i *istio) compute(t *testing.T, pod *corev1.Pod, container *corev1.Container, slot uint32) sidecaristio.Proxy {
 	t.Helper()
-	suffix := ""
-	if i.revision != "default" {
-		suffix = "-" + i.revision
-	}
-	m, err := sidecaristio.ParseMesh(i.configMap(t, "istio"+suffix)["mesh"], i.configMap(t, "istio-sidecar-injector"+suffix)["values"])
+	of := v1alpha1.Istio{Revision: strings.TrimSuffix(i.revision, "default")}
+	m, err := sidecaristio.ReadMesh(of, func(_, name string) (*corev1.ConfigMap, error) {
+		return &corev1.ConfigMap{Data: i.configMap(t, name)}, nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := m.Proxy(sidecaristio.Pod{
-		Pod: pod, Slot: slot, Revision: i.revision, Namespace: "istio-system",
-		CPULimit: container.Resources.Limits.Cpu().Value(), MemoryLimit: container.Resources.Limits.Memory().Value(),
-	})
+	limits := container.Resources.Limits
+	got, err := m.Proxy(sidecaristio.Pod{Pod: pod, Slot: slot, Profile: v1alpha1.ProxyProfileSpec{
+		Resources: v1alpha1.Resources{CPULimit: limits.Cpu(), MemoryLimit: limits.Memory()},
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
