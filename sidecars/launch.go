@@ -147,11 +147,7 @@ func (s stepping) shareListeners(ctx context.Context, from *sidecar.Container) e
 // files returns the files that were computed, or renders the profile's.
 func (l launch) files() (map[string]string, error) {
 	if l.istio != nil {
-		out := map[string]string{}
-		for file, text := range l.istio.Files {
-			out[path.Base(file)] = text
-		}
-		return out, nil
+		return l.istio.Files, nil
 	}
 	return l.profile.render(Data{
 		Pod: PodDataOf(l.pod), Network: l.profile.network(),

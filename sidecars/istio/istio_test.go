@@ -224,7 +224,7 @@ func wantPorts(t *testing.T, proxy Proxy, env map[string]string, want [2]int32) 
 	if got := [2]int32{proxy.StatusPort, proxy.AdminPort}; got != want || got != configured(t, env) {
 		t.Errorf("%v and in PROXY_CONFIG %v, want %v", got, configured(t, env), want)
 	}
-	file := proxy.Files["/etc/istio/pod/annotations"]
+	file := proxy.Files["annotations"]
 	if strings.Contains(file, keyConfig) || strings.Contains(file, keyStatusPort) {
 		t.Errorf("an annotation changes the ports: %s", file)
 	}

@@ -50,8 +50,8 @@ func (m *Mesh) Proxy(p Pod) (Proxy, error) {
 	out := Proxy{
 		Command: []string{"/usr/local/bin/pilot-agent"}, Args: m.args(p.Pod), NotHonoured: m.notHonoured(p, config),
 		Files: map[string]string{
-			"/etc/istio/pod/labels":      downward(labels(p, of, network, more[hbone] == "true")),
-			"/etc/istio/pod/annotations": downward(m.annotations(p)),
+			"labels":      downward(labels(p, of, network, more[hbone] == "true")),
+			"annotations": downward(m.annotations(p)),
 		},
 		Audience: cmp.Or(m.values.Global.SDS.Token.Aud, "istio-ca"), TokenSeconds: 43200,
 	}

@@ -38,14 +38,14 @@ func TestProxy_usualMesh_isAsInIstiosTemplate(t *testing.T) {
 	if proxy.Audience != "istio-ca" || proxy.TokenSeconds != 43200 || proxy.RootCert != "istio-ca-root-cert" || proxy.NotHonoured != nil {
 		t.Errorf("%+v", proxy)
 	}
-	if got := proxy.Files["/etc/istio/pod/annotations"]; got != `istio.io/rev="default"` {
+	if got := proxy.Files["annotations"]; got != `istio.io/rev="default"` {
 		t.Errorf("annotations %s", got)
 	}
 	const labels = `app="cart"
 security.istio.io/tlsMode="istio"
 service.istio.io/canonical-name="cart"
 service.istio.io/canonical-revision="latest"`
-	if got := proxy.Files["/etc/istio/pod/labels"]; got != labels {
+	if got := proxy.Files["labels"]; got != labels {
 		t.Errorf("labels\n%s, want\n%s", got, labels)
 	}
 }
@@ -117,7 +117,7 @@ func TestProxy_argumentsAndSecrets_areTheMeshsAndThePods(t *testing.T) {
 	if proxy.Audience != "us" || proxy.RootCert != "roots" {
 		t.Errorf("%+v", proxy)
 	}
-	if got := proxy.Files["/etc/istio/pod/annotations"]; got != "istio.io/rev=\"canary\"\nsidecar.istio.io/logLevel=\"debug\"" {
+	if got := proxy.Files["annotations"]; got != "istio.io/rev=\"canary\"\nsidecar.istio.io/logLevel=\"debug\"" {
 		t.Errorf("annotations %s", got)
 	}
 	if proxy, _ := computed(t, parsed(t, aMesh, `{"global": {"pilotCertProvider": "custom"}}`), p); proxy.RootCert != "" {
@@ -143,8 +143,8 @@ func TestProxy_labels_areTheInjectors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			proxy, _ := computed(t, m, aPod(func(pod *corev1.Pod) { pod.Labels = tc.own }))
 			for key, value := range tc.want {
-				if line := key + `="` + value + `"`; !slices.Contains(strings.Split(proxy.Files["/etc/istio/pod/labels"], "\n"), line) {
-					t.Errorf("no %s in\n%s", line, proxy.Files["/etc/istio/pod/labels"])
+				if line := key + `="` + value + `"`; !slices.Contains(strings.Split(proxy.Files["labels"], "\n"), line) {
+					t.Errorf("no %s in\n%s", line, proxy.Files["labels"])
 				}
 			}
 		})

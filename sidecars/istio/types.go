@@ -29,7 +29,7 @@ type Proxy struct {
 	Command, Args []string
 	// Env has each name once, the pod's own variables included.
 	Env []Variable
-	// Files are contents by path in the proxy's container.
+	// Files are contents by name in the directory /etc/istio/pod.
 	Files map[string]string
 	// Audience and TokenSeconds are for the token in the file /var/run/secrets/tokens/istio-token.
 	Audience     string

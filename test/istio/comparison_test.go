@@ -134,11 +134,11 @@ func (c comparison) env(t *testing.T) {
 // files compares what pilot-agent reads from the files with the injected pod's labels and annotations.
 func (c comparison) files(t *testing.T) {
 	t.Helper()
-	labels, err := bootstrap.ParseDownwardAPI(c.got.Files["/etc/istio/pod/labels"])
+	labels, err := bootstrap.ParseDownwardAPI(c.got.Files["labels"])
 	if err != nil || !maps.Equal(labels, c.injected.Labels) {
 		t.Errorf("labels %v, want %v; %v", labels, c.injected.Labels, err)
 	}
-	got, err := bootstrap.ParseDownwardAPI(c.got.Files["/etc/istio/pod/annotations"])
+	got, err := bootstrap.ParseDownwardAPI(c.got.Files["annotations"])
 	want := maps.Clone(c.injected.Annotations)
 	for _, key := range onlyInjectedAnnotations {
 		maps.DeleteFunc(want, func(name, _ string) bool { return strings.HasPrefix(name, key) })
@@ -172,7 +172,7 @@ func inYAML(t *testing.T, config *meshconfig.ProxyConfig) string {
 
 func (c comparison) effective(t *testing.T) *meshconfig.ProxyConfig {
 	t.Helper()
-	file, err := bootstrap.ParseDownwardAPI(c.got.Files["/etc/istio/pod/annotations"])
+	file, err := bootstrap.ParseDownwardAPI(c.got.Files["annotations"])
 	if err != nil {
 		t.Fatal(err)
 	}
