@@ -99,7 +99,7 @@ func (l launch) withIstio(ctx context.Context, from ControlPlanes) (launch, erro
 	if err != nil {
 		return l, err
 	}
-	proxy, err := mesh.Proxy(istio.Pod{Pod: l.pod, Slot: l.epoch % slots, Profile: p.Spec, Env: l.istioEnv()})
+	proxy, err := mesh.Proxy(istio.Pod{Pod: l.pod, Slot: l.epoch % slots, Profile: p.Spec, Env: l.variables()})
 	if err != nil {
 		return l, fmt.Errorf("proxy of Istio: %w", err)
 	}
@@ -115,15 +115,6 @@ func (l launch) withIstio(ctx context.Context, from ControlPlanes) (launch, erro
 	}
 	l.profile, l.istio = &p, &proxy
 	return l, nil
-}
-
-// istioEnv is the environment that every proxy gets, and the profile's.
-func (l launch) istioEnv() (out []istio.Variable) {
-	for _, e := range l.env() {
-		name, value, _ := strings.Cut(e, "=")
-		out = append(out, istio.Variable{Name: name, Value: value})
-	}
-	return out
 }
 
 // istioMounts are what a computed proxy sees of the home beside what all proxies see.
