@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -41,12 +42,10 @@ func explainProxy(ctx context.Context, w workload, ns *corev1.Namespace, from pr
 	out := &explainedProxy{Profile: name}
 	spec, err := from.profile(ctx, name)
 	if err != nil {
-		out.Unknown = err.Error()
-		return out, nil
+		return out.without(err)
 	}
 	if spec.Mode == v1alpha1.ModeShared {
-		out.Unknown = "it is shared by the pods of a node: see the DaemonSet that the chart's value sidecars.shared makes"
-		return out, nil
+		return out.without(errors.New("it is shared by the pods of a node: see the DaemonSet that the chart's value sidecars.shared makes"))
 	}
 	out.Image, out.Command = spec.Image, slices.Concat(spec.Command, spec.Args)
 	var env []istio.Variable
@@ -56,19 +55,24 @@ func explainProxy(ctx context.Context, w workload, ns *corev1.Namespace, from pr
 	if spec.Istio != nil {
 		mesh, err := istio.ReadMesh(*spec.Istio, func(namespace, name string) (*corev1.ConfigMap, error) { return from.configMap(ctx, namespace, name) })
 		if err != nil {
-			out.Unknown = err.Error()
-			return out, nil
+			return out.without(err)
 		}
 		proxy, err := mesh.Proxy(istio.Pod{Pod: w.running(), Profile: spec, Env: env})
 		if err != nil {
 			return out, fmt.Errorf("ProxyProfile %q: %w", name, err)
 		}
-		out.Command, env, out.NotHonoured = slices.Concat(proxy.Command, proxy.Args), proxy.Env, append(proxy.NotHonoured, istio.NotRead)
+		out.Command, env, out.NotHonoured = slices.Concat(proxy.Command, proxy.Args), proxy.Env, slices.Concat(proxy.NotHonoured, []string{istio.NotRead})
 	}
 	for _, v := range env {
 		out.Env = append(out.Env, v.Name+"="+v.Value)
 	}
 	return out, nil
+}
+
+// without is the answer where the rest cannot be found out, which is no fault of the pod.
+func (p *explainedProxy) without(why error) (*explainedProxy, error) {
+	p.Unknown = why.Error()
+	return p, nil
 }
 
 // running returns the pod as it will be, with words in capitals for what only the cluster knows.
