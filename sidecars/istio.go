@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/resource"
+	corev1 "k8s.io/api/core/v1"
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
@@ -95,28 +95,15 @@ func (l launch) withIstio(ctx context.Context, from ControlPlanes) (launch, erro
 	if of == nil {
 		return l, nil
 	}
-	text, values, err := from.ControlPlane(ctx, *of)
+	mesh, err := istio.ReadMesh(*of, func(namespace, name string) (*corev1.ConfigMap, error) { return from.ConfigMapOf(ctx, namespace, name) })
 	if err != nil {
 		return l, err
 	}
-	mesh, err := istio.ParseMesh(text, values)
-	if err != nil {
-		return l, fmt.Errorf("control plane of Istio in namespace %q, revision %q: %w", of.Namespace, of.Revision, err)
-	}
-	if out, in := mesh.Listeners(); out != int64(p.Spec.Network.OutboundPort) || in != int64(p.Spec.Network.InboundPort) {
-		return l, fmt.Errorf("proxy of Istio: by the mesh it listens on the ports %d (outbound) and %d (inbound): choose a profile whose network has these", out, in)
-	}
-	proxy, err := mesh.Proxy(istio.Pod{
-		Pod: l.pod, Slot: l.epoch % slots, Revision: of.Revision, Namespace: of.Namespace, Env: l.istioEnv(),
-		CPULimit: amount(p.Spec.Resources.CPULimit, (*resource.Quantity).Value), MemoryLimit: amount(p.Spec.Resources.MemoryLimit, (*resource.Quantity).Value),
-	})
+	proxy, err := mesh.Proxy(istio.Pod{Pod: l.pod, Slot: l.epoch % slots, Profile: p.Spec, Env: l.variables()})
 	if err != nil {
 		return l, fmt.Errorf("proxy of Istio: %w", err)
 	}
 	if p.Spec.Handover == v1alpha1.HandoverReusePort {
-		if proxy.Alone != "" {
-			return l, fmt.Errorf("handover reuse-port: %s; choose a profile with handover none", proxy.Alone)
-		}
 		p.Spec.StopSignal = istioStop
 	}
 	p.Spec.Command, p.Spec.Args = proxy.Command, proxy.Args
@@ -128,15 +115,6 @@ func (l launch) withIstio(ctx context.Context, from ControlPlanes) (launch, erro
 	}
 	l.profile, l.istio = &p, &proxy
 	return l, nil
-}
-
-// istioEnv is the environment that every proxy gets, and the profile's.
-func (l launch) istioEnv() (out []istio.Variable) {
-	for _, e := range l.env() {
-		name, value, _ := strings.Cut(e, "=")
-		out = append(out, istio.Variable{Name: name, Value: value})
-	}
-	return out
 }
 
 // istioMounts are what a computed proxy sees of the home beside what all proxies see.

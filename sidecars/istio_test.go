@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars/istio"
@@ -28,14 +30,14 @@ type meshed struct {
 	asked        int     // for pods and control planes, which are requests
 }
 
-func (n *fakeNode) ControlPlane(_ context.Context, of v1alpha1.Istio) (mesh, values string, err error) {
+func (n *fakeNode) ConfigMapOf(_ context.Context, namespace, name string) (*corev1.ConfigMap, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if of != (v1alpha1.Istio{Revision: "1-31", Namespace: "istio-system"}) {
-		return "", "", errors.New("another control plane")
-	}
-	n.meshed.asked += 2
-	return n.meshed.mesh, n.meshed.values, n.meshed.fails
+	n.meshed.asked++
+	data := map[string]map[string]string{
+		"istio-system/istio-1-31": {"mesh": n.meshed.mesh}, "istio-system/istio-sidecar-injector-1-31": {"values": n.meshed.values},
+	}[namespace+"/"+name]
+	return &corev1.ConfigMap{Data: data}, n.meshed.fails
 }
 
 func (n *fakeNode) ConfigMap(_ context.Context, namespace string, want v1alpha1.ConfigMapKeys) (map[string][]byte, error) {
@@ -156,8 +158,8 @@ func TestIstio_somethingIsMissing_saysWhatAndStartsLater(t *testing.T) {
 		want          string
 	}{
 		"no control plane": {
-			func(n *fakeNode) { n.meshed.fails = errors.New("there is no ConfigMap istio-system/istio-1-31") },
-			func(n *fakeNode) { n.meshed.fails = nil }, "there is no ConfigMap istio-system/istio-1-31",
+			func(n *fakeNode) { n.meshed.fails = errors.New("away") },
+			func(n *fakeNode) { n.meshed.fails = nil }, "read ConfigMap istio-system/istio-1-31: away",
 		},
 		"values that cannot be read": {
 			func(n *fakeNode) { n.meshed.values = "{" }, withMesh, `control plane of Istio in namespace "istio-system", revision "1-31": `,

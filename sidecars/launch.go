@@ -147,11 +147,7 @@ func (s stepping) shareListeners(ctx context.Context, from *sidecar.Container) e
 // files returns the files that were computed, or renders the profile's.
 func (l launch) files() (map[string]string, error) {
 	if l.istio != nil {
-		out := map[string]string{}
-		for file, text := range l.istio.Files {
-			out[path.Base(file)] = text
-		}
-		return out, nil
+		return l.istio.Files, nil
 	}
 	return l.profile.render(Data{
 		Pod: PodDataOf(l.pod), Network: l.profile.network(),
@@ -212,19 +208,25 @@ func withAddresses(pod *corev1.Pod, addresses []string) *corev1.Pod {
 func number(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
 func (l launch) env() (out []string) {
+	variables := l.variables()
 	if l.istio != nil {
-		for _, v := range l.istio.Env {
-			out = append(out, v.Name+"="+v.Value)
-		}
-		return out
+		variables = l.istio.Env
 	}
-	out = append(out, "SIDECAR_EPOCH="+number(l.epoch))
+	for _, v := range variables {
+		out = append(out, v.Name+"="+v.Value)
+	}
+	return out
+}
+
+// variables are the environment that every proxy gets, and the profile's.
+func (l launch) variables() []istio.Variable {
+	out := []istio.Variable{{Name: "SIDECAR_EPOCH", Value: number(l.epoch)}}
 	for _, e := range l.profile.Spec.Env {
 		value := e.Value
 		if e.FieldPath != "" {
 			value = l.field(e.FieldPath)
 		}
-		out = append(out, e.Name+"="+value)
+		out = append(out, istio.Variable{Name: e.Name, Value: value})
 	}
 	return out
 }

@@ -52,8 +52,8 @@ type Cluster interface {
 
 // ControlPlanes reads what Istio's control planes say about their proxies.
 type ControlPlanes interface {
-	// ControlPlane returns the texts that istio.ParseMesh reads.
-	ControlPlane(ctx context.Context, of v1alpha1.Istio) (mesh, values string, err error)
+	// ConfigMapOf returns a ConfigMap of a control plane's namespace, nil if it is missing.
+	ConfigMapOf(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error)
 }
 
 // Choice is what a pod has chosen: nothing, a usable profile, or an unusable one.

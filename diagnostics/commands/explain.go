@@ -1,7 +1,7 @@
 package commands
 
 import (
-	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
-	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/cmdline"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/iptables"
@@ -18,17 +17,19 @@ import (
 // explainOptions are the flags of `explain`.
 type explainOptions struct {
 	cmdline.IntentFlags
+	kube   kubeFlags
 	files  []string
 	output string
 }
 
-func newExplain() *cobra.Command {
-	o := &explainOptions{}
+func newExplain(p Program) *cobra.Command {
+	o := &explainOptions{kube: p.kubeFlags()}
 	cmd := &cobra.Command{
 		Use: "explain -f FILE...", Short: "Say what the agent would do with the pods of manifests, and why", Args: cmdline.NoArguments,
 		Long: "Reads Pods, and the pod templates of Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers, Jobs and CronJobs,\n" +
-			"with their Namespaces if they are among the manifests. Asks neither a cluster nor the kernel. For each it prints whether it would be\n" +
-			"redirected and why, each setting and where it comes from, the rules in words, and warnings. The flags are those of run.\n" +
+			"with their Namespaces if they are among the manifests. For each it prints whether it would be redirected and why, each setting and\n" +
+			"where it comes from, the rules in words, and warnings. Most flags are those of run. A cluster is asked only for a ProxyProfile that\n" +
+			"a pod chooses, and for Istio's ConfigMaps if its proxy is Istio's, where the manifests lack them.\n" +
 			"A manifest that Istio has not injected yet has no proxy: give the injected one (istioctl kube-inject).\n" +
 			"Exit status: 0 redirected or not, 1 something is invalid.",
 		Example: "  istio-pod-network-controller explain -f deployment.yaml -f namespace.yaml\n" +
@@ -38,6 +39,8 @@ func newExplain() *cobra.Command {
 	fs := cmd.Flags()
 	fs.StringSliceVarP(&o.files, "filename", "f", nil, "file with manifests as YAML or JSON, - for standard input; may be given several times")
 	fs.StringVarP(&o.output, "output", "o", cmdline.OutputWords, "words, json or yaml")
+	o.kube.addCluster(fs)
+	fs.Lookup("namespace").Usage = "namespace of objects that name none; empty means the manifests' only Namespace, or default"
 	fs.StringVar(&o.Config.AgentNamespace, "agent-namespace", "", "namespace of the agent itself, whose pods are never redirected")
 	o.IntentFlags.Add(fs)
 	return cmd
@@ -53,7 +56,7 @@ func (o *explainOptions) run(cmd *cobra.Command) error {
 	if len(o.files) == 0 {
 		return errors.New("--filename: required: name a file with a Pod or a Deployment, or - for standard input")
 	}
-	found, err := readWorkloads(cmd.InOrStdin(), o.files)
+	found, err := readWorkloads(cmd.InOrStdin(), o.files, o.kube.givenNamespace())
 	if err != nil {
 		return err
 	}
@@ -61,9 +64,9 @@ func (o *explainOptions) run(cmd *cobra.Command) error {
 		return fmt.Errorf("--filename: none of the manifests has pods%s: want one of %s", found.others(), workloadKinds())
 	}
 	var all []explained
-	invalid := 0
+	invalid, from := 0, proxySources{manifests: found, kube: &o.kube, had: map[string]clusterObject{}}
 	for _, w := range found.workloads {
-		e := o.explain(w, found.namespaceOf(w), found)
+		e := o.explain(cmd.Context(), w, from)
 		if e.Error != "" {
 			invalid++
 		}
@@ -90,6 +93,7 @@ type explained struct {
 	Summary    []string         `json:"summary,omitempty"`
 	Settings   []intent.Setting `json:"settings,omitempty"`
 	Rules      []explainedRule  `json:"rules,omitempty"`
+	Proxy      *explainedProxy  `json:"proxy,omitempty"`
 	Notes      []string         `json:"notes,omitempty"`
 	Warnings   []string         `json:"warnings,omitempty"`
 	Error      string           `json:"error,omitempty"`
@@ -102,8 +106,9 @@ type explainedRule struct {
 	Why   string `json:"why,omitempty"`
 }
 
-// explain answers for one object; ns is its namespace, or nil if that is not among the manifests.
-func (o *explainOptions) explain(w workload, ns *corev1.Namespace, of manifests) explained {
+// explain answers for one object.
+func (o *explainOptions) explain(ctx context.Context, w workload, from proxySources) explained {
+	ns := from.namespaceOf(w)
 	out := explained{Kind: w.kind, Namespace: w.pod.Namespace, Name: w.pod.Name, Warnings: w.warnings}
 	if w.fault != nil {
 		out.Error = w.fault.Error()
@@ -113,11 +118,14 @@ func (o *explainOptions) explain(w workload, ns *corev1.Namespace, of manifests)
 	out.Redirected, out.Reason, out.AskedBy = asked.Redirect, string(asked.Reason), asked.AskedBy
 	out.Settings, out.Notes = asked.Settings, asked.Notes
 	out.Warnings = append(out.Warnings, intent.Warnings(&w.pod, ns, asked.Intent)...)
-	out.Warnings = append(out.Warnings, o.warnings(w, ns, asked.Intent, of.profiles)...)
+	out.Warnings = append(out.Warnings, o.warnings(w, ns, asked.Intent)...)
 	if err == nil && asked.Redirect {
 		out.Summary = asked.Spec.Summary()
 		out.Rules, err = explainedRules(asked.Spec)
 	}
+	var fault error
+	out.Proxy, fault = explainProxy(ctx, w, ns, from)
+	err = errors.Join(err, fault)
 	if err != nil {
 		out.Error = err.Error()
 	}
@@ -137,10 +145,9 @@ func explainedRules(spec iptables.Spec) (out []explainedRule, err error) {
 }
 
 // warnings are those about what a manifest does not show.
-func (o *explainOptions) warnings(w workload, ns *corev1.Namespace, in intent.Intent, profiles map[string]v1alpha1.ProxyProfileSpec) (out []string) {
+func (o *explainOptions) warnings(w workload, ns *corev1.Namespace, in intent.Intent) (out []string) {
 	if profile, err := intent.ProxyProfile(&w.pod, ns); err == nil && profile != "" {
-		out = append(out, fmt.Sprintf("annotation %s chooses ProxyProfile %q: an agent with --sidecars runs %s for the pod; this answer is for one without",
-			intent.KeySidecar, profile, proxyOf(profiles[profile])))
+		out = append(out, fmt.Sprintf("annotation %s chooses ProxyProfile %q: an agent with --sidecars runs its proxy for the pod; the rules are for one without", intent.KeySidecar, profile))
 	}
 	if class := w.pod.Spec.RuntimeClassName; class != nil && !o.Config.Supports(*class) {
 		out = append(out, fmt.Sprintf("runtimeClassName is %q: if that is also its handler, the pod is not redirected (--unsupported-runtime-handlers)", *class))
@@ -152,15 +159,6 @@ func (o *explainOptions) warnings(w workload, ns *corev1.Namespace, in intent.In
 		out = append(out, "the pod's resolvers are known on the node only: the rules are shown without those for lookups; --cluster-dns names them here")
 	}
 	return append(out, namespaceWarnings(ns)...)
-}
-
-// proxyOf names what a profile runs.
-func proxyOf(profile v1alpha1.ProxyProfileSpec) string {
-	if of := profile.Istio; of != nil {
-		return fmt.Sprintf("Istio's proxy (%s, as the control plane with revision %q in namespace %s says; its ManagedProxy says what of injection is not honoured)",
-			profile.Image, of.Revision, cmp.Or(of.Namespace, "istio-system"))
-	}
-	return "a proxy"
 }
 
 func namespaceWarnings(ns *corev1.Namespace) (out []string) {

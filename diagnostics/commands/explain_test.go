@@ -34,6 +34,7 @@ func reversed(words []string) (out []string) {
 // answers calls explain with manifests on standard input.
 func answers(t *testing.T, manifests string, args ...string) (code int, all []explained, errOut string) {
 	t.Helper()
+	t.Setenv("KUBECONFIG", "/dev/null") // the machine's cluster is not asked
 	code, out, errOut := call(t, manifests, append([]string{"explain", "-f", "-", "-o", "json"}, args...)...)
 	var parsed explanations
 	if err := json.Unmarshal([]byte(out), &parsed); err != nil && out != "" {
@@ -98,6 +99,9 @@ func TestExplainTakesTheNamespace(t *testing.T) {
 	if code != 0 || len(all) != 1 || !all[0].Redirected || all[0].Namespace != "shop" || all[0].AskedBy != "annotation of the namespace: istio-pod-network-controller/initialize" {
 		t.Errorf("code %d, %+v, %s", code, all, errOut)
 	}
+	if code, all, _ := answers(t, silent, "-n", "bank"); code != 0 || all[0].Namespace != "bank" {
+		t.Errorf("code %d, %+v", code, all)
+	}
 	if code, all, _ := answers(t, silent); code != 0 || all[0].Redirected || all[0].Namespace != "default" || !strings.Contains(all[0].Reason, "neither the pod nor its namespace") {
 		t.Errorf("code %d, %+v", code, all)
 	}
@@ -146,13 +150,8 @@ func TestExplainWarns(t *testing.T) {
 		"a key that is there twice": {strings.Replace(podYAML, "  annotations:", "  annotations: {sidecar.istio.io/interceptionMode: NONE}\n  annotations:", 1), `key "annotations" already set`},
 		"no containers":             {"apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n", "it has no containers"},
 		"a profile":                 {annotated(`pod-network-controller.istio.io/sidecar: envoy`), `chooses ProxyProfile "envoy"`},
-		"a profile of Istio's proxy": {
-			annotated(`pod-network-controller.istio.io/sidecar: mesh`) + "---\napiVersion: pod-network-controller.istio.io/v1alpha1\nkind: ProxyProfile\n" +
-				"metadata: {name: mesh}\nspec: {image: localhost/proxyv2:1, istio: {revision: 1-31}}\n",
-			`runs Istio's proxy (localhost/proxyv2:1, as the control plane with revision "1-31" in namespace istio-system says`,
-		},
-		"a runtime class":       {strings.Replace(podYAML, "spec:", "spec:\n  runtimeClassName: kata-qemu", 1), `runtimeClassName is "kata-qemu"`},
-		"resolvers on the node": {annotated(`pod-network-controller.istio.io/dns-capture: resolv.conf`), "the pod's resolvers are known on the node only"},
+		"a runtime class":           {strings.Replace(podYAML, "spec:", "spec:\n  runtimeClassName: kata-qemu", 1), `runtimeClassName is "kata-qemu"`},
+		"resolvers on the node":     {annotated(`pod-network-controller.istio.io/dns-capture: resolv.conf`), "the pod's resolvers are known on the node only"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -313,6 +312,7 @@ func TestThePageOfExplainIsTrue(t *testing.T) {
 
 // What people copy from the repository is explained without a warning.
 func TestExplainOfTheSamples(t *testing.T) {
+	t.Setenv("KUBECONFIG", "/dev/null")
 	const dir = root + "/config/samples"
 	files, err := filepath.Glob(dir + "/*.yaml")
 	if err != nil || len(files) == 0 {

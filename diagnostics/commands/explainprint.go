@@ -50,6 +50,7 @@ func (e explained) print(w io.Writer) error {
 	for _, note := range e.Notes {
 		fmt.Fprintf(&b, "  note: %s\n", note)
 	}
+	e.Proxy.print(&b)
 	if len(e.Settings) > 0 {
 		b.WriteByte('\n')
 		if err := printSettings(&b, e); err != nil {

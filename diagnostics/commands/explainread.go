@@ -40,7 +40,8 @@ type manifests struct {
 	workloads  []workload
 	namespaces map[string]*corev1.Namespace
 	profiles   map[string]v1alpha1.ProxyProfileSpec
-	ignored    map[string]bool // other kinds
+	configMaps map[string]*corev1.ConfigMap // by NAMESPACE/NAME
+	ignored    map[string]bool              // other kinds
 }
 
 // namespaceOf returns an object's namespace if it is among the manifests.
@@ -54,9 +55,12 @@ func (m manifests) others() string {
 	return " (found: " + strings.Join(slices.Sorted(maps.Keys(m.ignored)), ", ") + ")"
 }
 
-// readWorkloads reads all objects of the files. Objects without a namespace belong to the manifests' only Namespace, or to default.
-func readWorkloads(in io.Reader, files []string) (manifests, error) {
-	out := manifests{namespaces: map[string]*corev1.Namespace{}, profiles: map[string]v1alpha1.ProxyProfileSpec{}, ignored: map[string]bool{}}
+// readWorkloads reads all objects of the files. Objects without a namespace belong to the given one, or the manifests' only Namespace, or default.
+func readWorkloads(in io.Reader, files []string, namespace string) (manifests, error) {
+	out := manifests{
+		namespaces: map[string]*corev1.Namespace{}, profiles: map[string]v1alpha1.ProxyProfileSpec{}, configMaps: map[string]*corev1.ConfigMap{},
+		ignored: map[string]bool{},
+	}
 	left := maxManifests
 	for _, file := range files {
 		data, err := cmdline.ReadFile(in, file, left, fmt.Sprintf("the manifests are larger than %d bytes in all", maxManifests))
@@ -70,7 +74,7 @@ func readWorkloads(in io.Reader, files []string) (manifests, error) {
 	}
 	for i := range out.workloads {
 		if w := &out.workloads[i]; w.pod.Namespace == "" {
-			w.pod.Namespace = out.usualNamespace()
+			w.pod.Namespace = cmp.Or(namespace, out.usualNamespace())
 		}
 	}
 	return out, nil
@@ -168,6 +172,10 @@ func (m *manifests) add(object []byte) error {
 		m.workloads = append(m.workloads, w)
 	default:
 		m.ignored[kind] = true
+		var found corev1.ConfigMap
+		if kind == "ConfigMap" && json.Unmarshal(object, &found) == nil { // Istio's, if a pod's proxy needs it
+			m.configMaps[found.Namespace+"/"+found.Name] = &found
+		}
 	}
 	return nil
 }

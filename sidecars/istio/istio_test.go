@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"istio-pod-network-controller/api/v1alpha1"
 )
 
 const (
@@ -19,7 +21,14 @@ const (
 
 func parsed(t *testing.T, mesh, values string) *Mesh {
 	t.Helper()
-	m, err := ParseMesh(mesh, values)
+	return ofRevision(t, "", mesh, values)
+}
+
+func ofRevision(t *testing.T, revision, mesh, values string) *Mesh {
+	t.Helper()
+	m, err := ReadMesh(v1alpha1.Istio{Revision: revision}, func(string, string) (*corev1.ConfigMap, error) {
+		return &corev1.ConfigMap{Data: map[string]string{"mesh": mesh, "values": values}}, nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +45,7 @@ func aPod(change func(*corev1.Pod)) Pod {
 	if change != nil {
 		change(pod)
 	}
-	return Pod{Pod: pod, Namespace: "istio-system"}
+	return Pod{Pod: pod}
 }
 
 func annotated(key, value string) func(*corev1.Pod) {
@@ -59,7 +68,7 @@ func computed(t *testing.T, m *Mesh, p Pod) (Proxy, map[string]string) {
 	return proxy, env
 }
 
-func TestParseMesh_badInput_errorNamesKeyAndValue(t *testing.T) {
+func TestParse_badInput_errorNamesKeyAndValue(t *testing.T) {
 	cases := map[string]struct{ mesh, values, want string }{
 		"a mesh that is no YAML":             {"trustDomain: [", someMap, `key mesh is no MeshConfig in YAML: .*"trustDomain: ["`},
 		"a mesh that is no map":              {"- a", someMap, `key mesh is no MeshConfig in YAML: .*"- a"`},
@@ -77,7 +86,7 @@ func TestParseMesh_badInput_errorNamesKeyAndValue(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			_, err := ParseMesh(tc.mesh, tc.values)
+			_, err := parse(tc.mesh, tc.values)
 			wantError(t, err, tc.want)
 		})
 	}
@@ -112,6 +121,7 @@ func TestProxy_badInput_errorNamesPlaceAndValue(t *testing.T) {
 		"a status port 0":               {change: annotated(keyConfig, "statusPort: 0"), want: "statusPort is 0 .*want a port"},
 		"an admin port that is no port": {mesh: "defaultConfig: {proxyAdminPort: 70000}", want: "proxyAdminPort is 70000 (key mesh: defaultConfig.*want a port"},
 		"an annotation's port":          {change: annotated(keyStatusPort, "x"), want: "statusPort is x .*status.sidecar.istio.io/port.*want a port"},
+		"listeners elsewhere":           {mesh: "proxyListenPort: 16001", want: "it listens on the ports 16001 (outbound) and 15006 (inbound): choose a profile"},
 		"a host without an address":     {mesh: `defaultConfig: {proxyMetadata: {A: "$(HOST_IP)"}}`, change: func(pod *corev1.Pod) { pod.Status.HostIP = "" }, want: "$(HOST_IP), and the pod's status has no hostIP"},
 	}
 	for name, tc := range cases {
@@ -122,15 +132,15 @@ func TestProxy_badInput_errorNamesPlaceAndValue(t *testing.T) {
 	}
 }
 
-func TestProxy_DNSCapture_isAlone(t *testing.T) {
+func TestProxy_DNSCapture_runsAlone(t *testing.T) {
 	cases := map[string]struct {
 		annotation string
 		env        []Variable
 		want       string
 	}{
 		"none":                    {},
-		"on":                      {annotation: `proxyMetadata: {ISTIO_META_DNS_CAPTURE: "true"}`, want: "ISTIO_META_DNS_CAPTURE is true, and the DNS server's address localhost:15053 cannot be opened twice"},
-		"another address":         {annotation: `proxyMetadata: {ISTIO_META_ENABLE_DNS_SERVER: "1", DNS_PROXY_ADDR: "localhost:53"}`, want: "ISTIO_META_ENABLE_DNS_SERVER is 1, and the DNS server's address localhost:53 cannot be opened twice"},
+		"on":                      {annotation: `proxyMetadata: {ISTIO_META_DNS_CAPTURE: "true"}`, want: "handover reuse-port: ISTIO_META_DNS_CAPTURE is true, and the DNS server's address localhost:15053 cannot be opened twice"},
+		"another address":         {annotation: `proxyMetadata: {ISTIO_META_ENABLE_DNS_SERVER: "1", DNS_PROXY_ADDR: "localhost:53"}`, want: "handover reuse-port: ISTIO_META_ENABLE_DNS_SERVER is 1, and the DNS server's address localhost:53 cannot be opened twice"},
 		"the profile switches it": {annotation: `proxyMetadata: {ISTIO_META_DNS_CAPTURE: "true"}`, env: []Variable{{"ISTIO_META_DNS_CAPTURE", "false"}}},
 	}
 	for name, tc := range cases {
@@ -138,8 +148,13 @@ func TestProxy_DNSCapture_isAlone(t *testing.T) {
 			p := aPod(annotated(keyConfig, tc.annotation))
 			p.Env = tc.env
 			for p.Slot = range uint32(2) {
-				if proxy, _ := computed(t, parsed(t, aMesh, someMap), p); proxy.Alone != tc.want {
-					t.Errorf("slot %d is alone because %q, want %q", p.Slot, proxy.Alone, tc.want)
+				p.Profile.Handover = v1alpha1.HandoverNone
+				computed(t, parsed(t, aMesh, someMap), p)
+				p.Profile.Handover = v1alpha1.HandoverReusePort
+				if _, err := parsed(t, aMesh, someMap).Proxy(p); tc.want != "" {
+					wantError(t, err, tc.want)
+				} else if err != nil {
+					t.Errorf("slot %d: %v", p.Slot, err)
 				}
 			}
 		})
@@ -159,6 +174,7 @@ func TestProxy_slots_shareNoPort(t *testing.T) {
 	}
 	cases := map[string]struct {
 		mesh         string
+		network      v1alpha1.Network
 		change       func(*corev1.Pod)
 		first, other [2]int32 // status and admin port
 		debug        string
@@ -166,7 +182,7 @@ func TestProxy_slots_shareNoPort(t *testing.T) {
 		"the usual mesh":        {first: [2]int32{15020, 15000}, other: [2]int32{15320, 15300}, debug: "15304"},
 		"the mesh's own ports":  {mesh: "defaultConfig: {statusPort: 15320, proxyAdminPort: 15300}", first: [2]int32{15320, 15300}, other: [2]int32{15321, 15301}, debug: "15304"},
 		"ports in quotes":       {mesh: `defaultConfig: {statusPort: "15320"}`, first: [2]int32{15320, 15000}, other: [2]int32{15321, 15300}, debug: "15304"},
-		"listeners of the mesh": {mesh: "proxyListenPort: \"15320\"\nproxyInboundListenPort: 15300", first: [2]int32{15020, 15000}, other: [2]int32{15321, 15301}, debug: "15304"},
+		"listeners of the mesh": {mesh: "proxyListenPort: \"15320\"\nproxyInboundListenPort: 15300", network: v1alpha1.Network{OutboundPort: 15320, InboundPort: 15300}, first: [2]int32{15020, 15000}, other: [2]int32{15321, 15301}, debug: "15304"},
 		"a variable with a port": {
 			mesh:  `defaultConfig: {proxyMetadata: {ENVOY_STATUS_PORT: "15304", ENVOY_PROMETHEUS_PORT: "15320", PROXY_XDS_DEBUG_VIA_AGENT_PORT: "15300"}}`,
 			first: [2]int32{15020, 15000}, other: [2]int32{15321, 15301}, debug: "15305",
@@ -179,6 +195,7 @@ func TestProxy_slots_shareNoPort(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			m, p := parsed(t, tc.mesh, someMap), aPod(tc.change)
+			p.Profile.Network = tc.network
 			first, firstEnv := computed(t, m, p)
 			p.Slot = 1
 			other, otherEnv := computed(t, m, p)
@@ -207,7 +224,7 @@ func wantPorts(t *testing.T, proxy Proxy, env map[string]string, want [2]int32) 
 	if got := [2]int32{proxy.StatusPort, proxy.AdminPort}; got != want || got != configured(t, env) {
 		t.Errorf("%v and in PROXY_CONFIG %v, want %v", got, configured(t, env), want)
 	}
-	file := proxy.Files["/etc/istio/pod/annotations"]
+	file := proxy.Files["annotations"]
 	if strings.Contains(file, keyConfig) || strings.Contains(file, keyStatusPort) {
 		t.Errorf("an annotation changes the ports: %s", file)
 	}

@@ -8,11 +8,15 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"istio-pod-network-controller/api/v1alpha1"
 )
 
 // Mesh is what the ConfigMaps of a control plane say about its proxies.
 type Mesh struct {
+	of     v1alpha1.Istio
 	config meshConfig
 	values values
 }
@@ -54,14 +58,43 @@ type values struct {
 	}
 }
 
-// ParseMesh reads key mesh of ConfigMap istio[-REVISION] and key values of ConfigMap istio-sidecar-injector[-REVISION].
-// Its errors name the key and the value.
-func ParseMesh(mesh, values string) (*Mesh, error) {
+// ReadMesh reads the two ConfigMaps of a control plane, which get returns by their names; nil is for a missing one.
+func ReadMesh(of v1alpha1.Istio, get func(namespace, name string) (*corev1.ConfigMap, error)) (*Mesh, error) {
+	of.Namespace = cmp.Or(of.Namespace, "istio-system")
+	texts := map[string]string{}
+	for _, part := range []struct{ name, key string }{{"istio", "mesh"}, {"istio-sidecar-injector", "values"}} {
+		name, key := part.name, part.key
+		if of.Revision != "" {
+			name += "-" + of.Revision
+		}
+		found, err := get(of.Namespace, name)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("read ConfigMap %s/%s: %w", of.Namespace, name, err)
+		case found == nil:
+			return nil, fmt.Errorf("there is no ConfigMap %s/%s: Istio's control plane with revision %q is missing (a tag of a revision has none), see spec.istio of the profile", of.Namespace, name, of.Revision)
+		}
+		text, has := found.Data[key]
+		if !has {
+			return nil, fmt.Errorf("ConfigMap %s/%s has no key %s", of.Namespace, name, key)
+		}
+		texts[key] = text
+	}
+	m, err := parse(texts["mesh"], texts["values"])
+	if err != nil {
+		return nil, fmt.Errorf("control plane of Istio in namespace %q, revision %q: %w", of.Namespace, of.Revision, err)
+	}
+	m.of = of
+	return m, nil
+}
+
+// parse reads the texts of the two keys. Its errors name the key and the value.
+func parse(mesh, values string) (*Mesh, error) {
 	m := &Mesh{config: meshConfig{EnablePrometheusMerge: true}}
 	fields := map[string]any{}
-	err := yaml.Unmarshal([]byte(mesh), &m.config)
+	raw, err := yaml.YAMLToJSON([]byte(mesh))
 	if err == nil {
-		err = yaml.Unmarshal([]byte(mesh), &fields)
+		err = cmp.Or(json.Unmarshal(raw, &m.config), json.Unmarshal(raw, &fields))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("key mesh is no MeshConfig in YAML: %w: %.80q", err, mesh)

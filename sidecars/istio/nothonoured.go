@@ -30,6 +30,9 @@ var ignored = []struct{ key, why string }{
 	{"proxy.istio.io/overrides", "the proxy is not in the pod's spec"},
 }
 
+// NotRead says of every pod what injection would do and this proxy does not.
+const NotRead = "objects of kind ProxyConfig (networking.istio.io) and ConfigMap istio-ca-crl have no effect: they are not read"
+
 // notHonoured returns what injection would do for the pod and this proxy does not.
 func (m *Mesh) notHonoured(p Pod, config map[string]any) (out []string) {
 	own, g := p.Pod.Annotations, m.values.Global

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+
+	"istio-pod-network-controller/api/v1alpha1"
 )
 
 // Two proxies side by side need ports of their own where they bind without SO_REUSEPORT:
@@ -26,11 +28,18 @@ const (
 	secondStatus, secondAdmin, secondDebug = 15320, 15300, 15304
 )
 
-// Listeners returns the ports of Envoy's to which a pod's traffic has to be redirected (pkg/config/mesh/mesh.go has the defaults).
-func (m *Mesh) Listeners() (outbound, inbound int64) {
-	outbound, _ = m.config.ProxyListenPort.Int64() // 0: none is set
-	inbound, _ = m.config.ProxyInboundListenPort.Int64()
-	return cmp.Or(outbound, 15001), cmp.Or(inbound, 15006)
+// The ports of Envoy's listeners if the mesh names none (pkg/config/mesh/mesh.go), and of a profile that names none.
+const defaultOutbound, defaultInbound = 15001, 15006
+
+// checkListeners returns why the pod's traffic does not reach Envoy.
+func (m *Mesh) checkListeners(n v1alpha1.Network) error {
+	outbound, _ := m.config.ProxyListenPort.Int64() // 0: none is set
+	inbound, _ := m.config.ProxyInboundListenPort.Int64()
+	outbound, inbound = cmp.Or(outbound, defaultOutbound), cmp.Or(inbound, defaultInbound)
+	if outbound == int64(cmp.Or(n.OutboundPort, defaultOutbound)) && inbound == int64(cmp.Or(n.InboundPort, defaultInbound)) {
+		return nil
+	}
+	return fmt.Errorf("by the mesh it listens on the ports %d (outbound) and %d (inbound): choose a profile whose network has these", outbound, inbound)
 }
 
 // place writes a slot's ports into a proxy, its configuration and its environment. Slot 0 has the mesh's, slot 1 none that slot 0, the mesh, a
@@ -95,14 +104,14 @@ func port(config map[string]any, field string, otherwise int32) (int32, error) {
 	return int32(n), nil
 }
 
-// alone says why no second proxy can run beside this one, or "". The DNS server (pkg/dns/client/proxy.go) listens without SO_REUSEPORT, and
-// DNS capture knows one port.
-func alone(env environment) string {
+// checkAlone returns why no second proxy can run beside this one, whatever its slot. The DNS server (pkg/dns/client/proxy.go) listens without
+// SO_REUSEPORT, and DNS capture knows one port.
+func checkAlone(env environment) error {
 	for _, name := range []string{"ISTIO_META_DNS_CAPTURE", "ISTIO_META_ENABLE_DNS_SERVER"} {
 		if on, err := strconv.ParseBool(env.get(name)); err == nil && on {
 			address := cmp.Or(env.get("DNS_PROXY_ADDR"), "localhost:15053")
-			return fmt.Sprintf("%s is %s, and the DNS server's address %s cannot be opened twice", name, env.get(name), address)
+			return fmt.Errorf("handover reuse-port: %s is %s, and the DNS server's address %s cannot be opened twice; choose a profile with handover none", name, env.get(name), address)
 		}
 	}
-	return ""
+	return nil
 }

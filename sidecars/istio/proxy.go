@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/api/v1alpha1"
 )
 
 const (
@@ -18,6 +20,9 @@ const (
 // Proxy computes how pilot-agent runs for a pod, by Istio's template manifests/charts/istio-control/istio-discovery/files/injection-template.yaml.
 // Its errors name the setting and its value.
 func (m *Mesh) Proxy(p Pod) (Proxy, error) {
+	if err := m.checkListeners(p.Profile.Network); err != nil {
+		return Proxy{}, err
+	}
 	config, err := proxyConfig(m.config.DefaultConfig, p.Pod.Annotations)
 	if err != nil {
 		return Proxy{}, err
@@ -37,11 +42,16 @@ func (m *Mesh) Proxy(p Pod) (Proxy, error) {
 	for _, v := range p.Env {
 		env.set(v.Name, v.Value)
 	}
+	if p.Profile.Handover == v1alpha1.HandoverReusePort {
+		if err := checkAlone(env); err != nil {
+			return Proxy{}, err
+		}
+	}
 	out := Proxy{
-		Command: []string{"/usr/local/bin/pilot-agent"}, Args: m.args(p.Pod), Alone: alone(env), NotHonoured: m.notHonoured(p, config),
+		Command: []string{"/usr/local/bin/pilot-agent"}, Args: m.args(p.Pod), NotHonoured: m.notHonoured(p, config),
 		Files: map[string]string{
-			"/etc/istio/pod/labels":      downward(labels(p, of, network, more[hbone] == "true")),
-			"/etc/istio/pod/annotations": downward(annotations(p)),
+			"labels":      downward(labels(p, of, network, more[hbone] == "true")),
+			"annotations": downward(m.annotations(p)),
 		},
 		Audience: cmp.Or(m.values.Global.SDS.Token.Aud, "istio-ca"), TokenSeconds: 43200,
 	}
@@ -101,19 +111,19 @@ func (m *Mesh) identity(p Pod) (env environment) {
 		istiod += "-" + m.values.Revision
 	}
 	env.set("PILOT_CERT_PROVIDER", g.PilotCertProvider)
-	env.set("CA_ADDR", cmp.Or(g.CAAddress, fmt.Sprintf("%s.%s.svc:15012", istiod, cmp.Or(g.IstioNamespace, p.Namespace))))
+	env.set("CA_ADDR", cmp.Or(g.CAAddress, fmt.Sprintf("%s.%s.svc:15012", istiod, cmp.Or(g.IstioNamespace, m.of.Namespace))))
 	env.set("POD_NAME", p.Pod.Name)
 	env.set("POD_NAMESPACE", p.Pod.Namespace)
 	env.set("INSTANCE_IP", p.Pod.Status.PodIP)
 	env.set("SERVICE_ACCOUNT", p.Pod.Spec.ServiceAccountName)
 	env.set("HOST_IP", p.Pod.Status.HostIP)
 	env.set("TRUST_DOMAIN", m.config.TrustDomain)
-	if p.CPULimit > 0 {
-		env.set("ISTIO_CPU_LIMIT", fmt.Sprint(p.CPULimit)) // Envoy's workers, if the configuration has no concurrency
-		env.set("GOMAXPROCS", fmt.Sprint(p.CPULimit))
+	if limit := p.Profile.Resources.CPULimit; limit != nil && limit.Value() > 0 { // whole CPUs, rounded up
+		env.set("ISTIO_CPU_LIMIT", fmt.Sprint(limit.Value())) // Envoy's workers, if the configuration has no concurrency
+		env.set("GOMAXPROCS", fmt.Sprint(limit.Value()))
 	}
-	if p.MemoryLimit > 0 {
-		env.set("GOMEMLIMIT", fmt.Sprint(p.MemoryLimit))
+	if limit := p.Profile.Resources.MemoryLimit; limit != nil && limit.Value() > 0 {
+		env.set("GOMEMLIMIT", fmt.Sprint(limit.Value()))
 	}
 	if policy := text(m.values.Pilot.Env["COMPLIANCE_POLICY"]); policy != "" {
 		env.set("COMPLIANCE_POLICY", policy)

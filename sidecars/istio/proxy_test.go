@@ -8,12 +8,16 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"istio-pod-network-controller/api/v1alpha1"
 )
 
 func TestProxy_usualMesh_isAsInIstiosTemplate(t *testing.T) {
 	p := aPod(nil)
-	p.CPULimit, p.MemoryLimit = 2, 1<<30
+	cpu, memory := resource.MustParse("1500m"), resource.MustParse("1Gi")
+	p.Profile.Resources = v1alpha1.Resources{CPULimit: &cpu, MemoryLimit: &memory}
 	proxy, env := computed(t, parsed(t, aMesh, someMap), p)
 	wantArgs := []string{"proxy", "sidecar", "--domain", "shop.svc.cluster.local", "--proxyLogLevel=", "--proxyComponentLogLevel=", "--log_output_level="}
 	if !slices.Equal(proxy.Command, []string{"/usr/local/bin/pilot-agent"}) || !slices.Equal(proxy.Args, wantArgs) {
@@ -31,17 +35,17 @@ func TestProxy_usualMesh_isAsInIstiosTemplate(t *testing.T) {
 	if !maps.Equal(env, want) {
 		t.Errorf("environment\n%v, want\n%v", env, want)
 	}
-	if proxy.Audience != "istio-ca" || proxy.TokenSeconds != 43200 || proxy.RootCert != "istio-ca-root-cert" || proxy.Alone != "" || proxy.NotHonoured != nil {
+	if proxy.Audience != "istio-ca" || proxy.TokenSeconds != 43200 || proxy.RootCert != "istio-ca-root-cert" || proxy.NotHonoured != nil {
 		t.Errorf("%+v", proxy)
 	}
-	if got := proxy.Files["/etc/istio/pod/annotations"]; got != `istio.io/rev="default"` {
+	if got := proxy.Files["annotations"]; got != `istio.io/rev="default"` {
 		t.Errorf("annotations %s", got)
 	}
 	const labels = `app="cart"
 security.istio.io/tlsMode="istio"
 service.istio.io/canonical-name="cart"
 service.istio.io/canonical-revision="latest"`
-	if got := proxy.Files["/etc/istio/pod/labels"]; got != labels {
+	if got := proxy.Files["labels"]; got != labels {
 		t.Errorf("labels\n%s, want\n%s", got, labels)
 	}
 }
@@ -102,8 +106,7 @@ func TestProxy_argumentsAndSecrets_areTheMeshsAndThePods(t *testing.T) {
 		"logging": {"level": "all:info"}, "sts": {"servicePort": 15463},
 		"proxy": {"clusterDomain": "c.example", "logLevel": "warning", "componentLogLevel": "misc:error", "outlierLogPath": "/dev/stdout"}}}`
 	p := aPod(annotated("sidecar.istio.io/logLevel", "debug"))
-	p.Revision = "canary"
-	proxy, _ := computed(t, parsed(t, aMesh, values), p)
+	proxy, _ := computed(t, ofRevision(t, "canary", aMesh, values), p)
 	want := []string{
 		"proxy", "sidecar", "--domain", "shop.svc.c.example", "--proxyLogLevel=debug", "--proxyComponentLogLevel=misc:error", "--log_output_level=all:info",
 		"--stsPort=15463", "--log_as_json", "--outlierLogPath=/dev/stdout",
@@ -114,7 +117,7 @@ func TestProxy_argumentsAndSecrets_areTheMeshsAndThePods(t *testing.T) {
 	if proxy.Audience != "us" || proxy.RootCert != "roots" {
 		t.Errorf("%+v", proxy)
 	}
-	if got := proxy.Files["/etc/istio/pod/annotations"]; got != "istio.io/rev=\"canary\"\nsidecar.istio.io/logLevel=\"debug\"" {
+	if got := proxy.Files["annotations"]; got != "istio.io/rev=\"canary\"\nsidecar.istio.io/logLevel=\"debug\"" {
 		t.Errorf("annotations %s", got)
 	}
 	if proxy, _ := computed(t, parsed(t, aMesh, `{"global": {"pilotCertProvider": "custom"}}`), p); proxy.RootCert != "" {
@@ -140,8 +143,8 @@ func TestProxy_labels_areTheInjectors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			proxy, _ := computed(t, m, aPod(func(pod *corev1.Pod) { pod.Labels = tc.own }))
 			for key, value := range tc.want {
-				if line := key + `="` + value + `"`; !slices.Contains(strings.Split(proxy.Files["/etc/istio/pod/labels"], "\n"), line) {
-					t.Errorf("no %s in\n%s", line, proxy.Files["/etc/istio/pod/labels"])
+				if line := key + `="` + value + `"`; !slices.Contains(strings.Split(proxy.Files["labels"], "\n"), line) {
+					t.Errorf("no %s in\n%s", line, proxy.Files["labels"])
 				}
 			}
 		})

@@ -6,7 +6,11 @@
 // Facts about Istio are from its source, main of August 2026 (1.31). Comments name the file there.
 package istio
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/api/v1alpha1"
+)
 
 // Pod is the pod beside which a proxy runs.
 type Pod struct {
@@ -14,12 +18,10 @@ type Pod struct {
 	Pod *corev1.Pod
 	// Slot is 0 or 1: two proxies that run side by side for a while have different slots.
 	Slot uint32
-	// Revision and Namespace are the control plane's. An empty revision is the default.
-	Revision, Namespace string
+	// Profile is what the pod has chosen. Its Env is not read.
+	Profile v1alpha1.ProxyProfileSpec
 	// Env are the profile's own variables, which win.
 	Env []Variable
-	// CPULimit, in whole CPUs rounded up, and MemoryLimit, in bytes, are the profile's. 0: no limit.
-	CPULimit, MemoryLimit int64
 }
 
 // Proxy is how pilot-agent runs.
@@ -27,7 +29,7 @@ type Proxy struct {
 	Command, Args []string
 	// Env has each name once, the pod's own variables included.
 	Env []Variable
-	// Files are contents by path in the proxy's container.
+	// Files are contents by name in the directory /etc/istio/pod.
 	Files map[string]string
 	// Audience and TokenSeconds are for the token in the file /var/run/secrets/tokens/istio-token.
 	Audience     string
@@ -40,8 +42,6 @@ type Proxy struct {
 	// drain accepts connections until ProxyConfig.drainDuration is over: the old of two proxies goes on taking new connections, outbound
 	// ones for ever. POST /drain_listeners?graceful tells clients of both directions, POST /drain_listeners then stops all listeners.
 	StatusPort, AdminPort int32
-	// Alone says why no second proxy can run beside this one, whatever its slot: refuse the pod if its proxies do. Empty: one can.
-	Alone string
 	// NotHonoured are sentences: what injection would do for this pod and this proxy does not.
 	NotHonoured []string
 }

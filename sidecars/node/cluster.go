@@ -8,7 +8,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
-	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
@@ -27,34 +26,17 @@ func (c sidecarCluster) Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod,
 	return c.pods.Current(ctx, s)
 }
 
-// ControlPlane returns the texts of the two ConfigMaps in which an Istio says how its proxies run.
-func (c sidecarCluster) ControlPlane(ctx context.Context, of v1alpha1.Istio) (mesh, values string, err error) {
-	suffix := ""
-	if of.Revision != "" {
-		suffix = "-" + of.Revision
+// ConfigMapOf returns a ConfigMap of an Istio, nil if it is missing.
+func (c sidecarCluster) ConfigMapOf(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
+	found := &corev1.ConfigMap{}
+	err := c.pods.Live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, found)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case apierrors.IsForbidden(err):
+		err = fmt.Errorf("%w: the chart's value sidecars.istio gives the agent this right", err)
 	}
-	for _, read := range []struct {
-		name, key string
-		into      *string
-	}{{"istio", "mesh", &mesh}, {"istio-sidecar-injector", "values", &values}} {
-		var found corev1.ConfigMap
-		name := types.NamespacedName{Namespace: of.Namespace, Name: read.name + suffix}
-		err := c.pods.Live.Get(ctx, name, &found)
-		switch {
-		case apierrors.IsNotFound(err):
-			return "", "", fmt.Errorf("there is no ConfigMap %s: Istio's control plane with revision %q is not there (a tag of a revision has none), see spec.istio of the profile", name, of.Revision)
-		case apierrors.IsForbidden(err):
-			return "", "", fmt.Errorf("%w: the chart's value sidecars.istio gives the agent this right", err)
-		case err != nil:
-			return "", "", fmt.Errorf("read ConfigMap %s: %w", name, err)
-		}
-		text, has := found.Data[read.key]
-		if !has {
-			return "", "", fmt.Errorf("ConfigMap %s has no key %s", name, read.key)
-		}
-		*read.into = text
-	}
-	return mesh, values, nil
+	return found, err
 }
 
 // Choice returns what a pod has chosen, or the profile whose proxy it keeps.

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/istio"
 	"istio-pod-network-controller/test/kerneltest"
 )
 
@@ -61,26 +63,25 @@ func TestIstio_portsOfTheEpoch_areUsed(t *testing.T) {
 	}
 }
 
-func TestControlPlane_revision_namesItsConfigMaps(t *testing.T) {
+func TestConfigMapOf_revision_namesItsConfigMaps(t *testing.T) {
+	const values = `{"global": {"pilotCertProvider": "istiod"}}`
 	named := func(name, key, text string) *corev1.ConfigMap {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "mesh", Name: name}, Data: map[string]string{key: text}}
 	}
 	live := fake.NewClientBuilder().WithObjects(
-		named("istio", "mesh", "m"), named("istio-sidecar-injector", "values", "v"), named("istio-1-31", "mesh", "m31"), named("istio-sidecar-injector-1-31", "values", "v31"),
-		named("istio-half", "mesh", "m"), named("istio-old", "config", "m"), named("istio-sidecar-injector-old", "values", "v"),
+		named("istio", "mesh", ""), named("istio-sidecar-injector", "values", values), named("istio-1-31", "mesh", ""), named("istio-sidecar-injector-1-31", "values", values),
+		named("istio-half", "mesh", ""), named("istio-old", "config", ""), named("istio-sidecar-injector-old", "values", values),
 	).Build()
 	c := sidecarCluster{pods: controllers.Reader{Live: live}}
 	for revision, want := range map[string]string{
-		"": "m v ", "1-31": "m31 v31 ", "half": `  there is no ConfigMap mesh/istio-sidecar-injector-half: Istio's control plane with revision "half" is not there (a tag of a revision has none), see spec.istio of the profile`,
-		"1-30": `  there is no ConfigMap mesh/istio-1-30: Istio's control plane with revision "1-30" is not there (a tag of a revision has none), see spec.istio of the profile`,
-		"old":  `  ConfigMap mesh/istio-old has no key mesh`,
+		"": "", "1-31": "", "half": `there is no ConfigMap mesh/istio-sidecar-injector-half: Istio's control plane with revision "half" is missing (a tag of a revision has none), see spec.istio of the profile`,
+		"1-30": `there is no ConfigMap mesh/istio-1-30: Istio's control plane with revision "1-30" is missing (a tag of a revision has none), see spec.istio of the profile`,
+		"old":  `ConfigMap mesh/istio-old has no key mesh`,
 	} {
-		mesh, values, err := c.ControlPlane(t.Context(), v1alpha1.Istio{Namespace: "mesh", Revision: revision})
-		got := mesh + " " + values + " "
-		if err != nil {
-			got += err.Error()
-		}
-		if got != want {
+		_, err := istio.ReadMesh(v1alpha1.Istio{Namespace: "mesh", Revision: revision}, func(namespace, name string) (*corev1.ConfigMap, error) {
+			return c.ConfigMapOf(t.Context(), namespace, name)
+		})
+		if got := fmt.Sprint(err); got != want && (err != nil || want != "") {
 			t.Errorf("revision %q: %q, want %q", revision, got, want)
 		}
 	}

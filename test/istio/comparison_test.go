@@ -13,6 +13,7 @@ import (
 	"istio.io/istio/pkg/util/protomarshal"
 	corev1 "k8s.io/api/core/v1"
 
+	"istio-pod-network-controller/api/v1alpha1"
 	sidecaristio "istio-pod-network-controller/sidecars/istio"
 )
 
@@ -44,18 +45,17 @@ type comparison struct {
 // compute is what the proxy manager computes by the ConfigMaps of an installation. The profile has the injected container's limits.
 func (i *istio) compute(t *testing.T, pod *corev1.Pod, container *corev1.Container, slot uint32) sidecaristio.Proxy {
 	t.Helper()
-	suffix := ""
-	if i.revision != "default" {
-		suffix = "-" + i.revision
-	}
-	m, err := sidecaristio.ParseMesh(i.configMap(t, "istio"+suffix)["mesh"], i.configMap(t, "istio-sidecar-injector"+suffix)["values"])
+	of := v1alpha1.Istio{Revision: strings.TrimSuffix(i.revision, "default")}
+	m, err := sidecaristio.ReadMesh(of, func(_, name string) (*corev1.ConfigMap, error) {
+		return &corev1.ConfigMap{Data: i.configMap(t, name)}, nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := m.Proxy(sidecaristio.Pod{
-		Pod: pod, Slot: slot, Revision: i.revision, Namespace: "istio-system",
-		CPULimit: container.Resources.Limits.Cpu().Value(), MemoryLimit: container.Resources.Limits.Memory().Value(),
-	})
+	limits := container.Resources.Limits
+	got, err := m.Proxy(sidecaristio.Pod{Pod: pod, Slot: slot, Profile: v1alpha1.ProxyProfileSpec{
+		Resources: v1alpha1.Resources{CPULimit: limits.Cpu(), MemoryLimit: limits.Memory()},
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,11 +134,11 @@ func (c comparison) env(t *testing.T) {
 // files compares what pilot-agent reads from the files with the injected pod's labels and annotations.
 func (c comparison) files(t *testing.T) {
 	t.Helper()
-	labels, err := bootstrap.ParseDownwardAPI(c.got.Files["/etc/istio/pod/labels"])
+	labels, err := bootstrap.ParseDownwardAPI(c.got.Files["labels"])
 	if err != nil || !maps.Equal(labels, c.injected.Labels) {
 		t.Errorf("labels %v, want %v; %v", labels, c.injected.Labels, err)
 	}
-	got, err := bootstrap.ParseDownwardAPI(c.got.Files["/etc/istio/pod/annotations"])
+	got, err := bootstrap.ParseDownwardAPI(c.got.Files["annotations"])
 	want := maps.Clone(c.injected.Annotations)
 	for _, key := range onlyInjectedAnnotations {
 		maps.DeleteFunc(want, func(name, _ string) bool { return strings.HasPrefix(name, key) })
@@ -172,7 +172,7 @@ func inYAML(t *testing.T, config *meshconfig.ProxyConfig) string {
 
 func (c comparison) effective(t *testing.T) *meshconfig.ProxyConfig {
 	t.Helper()
-	file, err := bootstrap.ParseDownwardAPI(c.got.Files["/etc/istio/pod/annotations"])
+	file, err := bootstrap.ParseDownwardAPI(c.got.Files["annotations"])
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -102,7 +102,7 @@ func written() []writtenKey {
 		{podreport.KeyStatus, "annotation of pods", "`initialized`, `failed` or `removed`"},
 		{podreport.KeyDetails, "annotation of pods", "JSON: sandbox, path of its network namespace, hook, backend, hash of the Spec, time, message, notes, last repair"},
 		{string(podreport.Condition), "condition of pods", "see [conditions.md](conditions.md)"},
-		{istio.TLSModeLabel, "label of pods", "`istio` while the pod has Istio's proxy by a ProxyProfile: peers send mTLS to it; a value of the pod's owner stays"},
+		{istio.TLSModeLabel, "label of pods", "`istio` while the pod has Istio's proxy by a ProxyProfile: peers send mTLS to it; another value of the pod's owner stays"},
 		{agentstatus.Annotation, "annotation of the agent's own pod", "JSON: version, backend, readiness, hooks, last error"},
 		{sidecar.LabelShared, "label of the pods of shared proxies", "written by the chart: the ProxyProfile whose pods the proxy serves; in the agent's namespace alone"},
 		{agent.CNIAnnotation, "annotation of the agent's DaemonSet", "written by the chart: the value of `cni` that its agents have"},

@@ -1,0 +1,176 @@
+package commands
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/sidecars/istio"
+)
+
+// explainedProxy is the proxy that an agent with --sidecars starts for a pod. Field names are stable.
+type explainedProxy struct {
+	Profile string `json:"profile"`
+	Image   string `json:"image,omitempty"`
+	// Command has the arguments, too. The image's own is used if it is empty.
+	Command []string `json:"command,omitempty"`
+	Env     []string `json:"env,omitempty"`
+	// NotHonoured is what Istio's injection would do for the pod and this proxy does not.
+	NotHonoured []string `json:"notHonoured,omitempty"`
+	// Unknown says why the rest is missing.
+	Unknown string `json:"unknown,omitempty"`
+}
+
+// explainProxy returns the proxy of the profile that a pod chooses, or nil. The error is the pod's fault.
+func explainProxy(ctx context.Context, w workload, ns *corev1.Namespace, from proxySources) (*explainedProxy, error) {
+	name, err := intent.ProxyProfile(&w.pod, ns)
+	if err != nil || name == "" {
+		return nil, nil //nolint:nilerr // agents without --sidecars do not read the annotation
+	}
+	out := &explainedProxy{Profile: name}
+	spec, err := from.profile(ctx, name)
+	if err != nil {
+		return out.without(err)
+	}
+	if spec.Mode == v1alpha1.ModeShared {
+		return out.without(errors.New("it is shared by the pods of a node: see the DaemonSet that the chart's value sidecars.shared makes"))
+	}
+	out.Image, out.Command = spec.Image, slices.Concat(spec.Command, spec.Args)
+	var env []istio.Variable
+	for _, e := range spec.Env {
+		env = append(env, istio.Variable{Name: e.Name, Value: cmp.Or(e.Value, e.FieldPath)})
+	}
+	if spec.Istio != nil {
+		mesh, err := istio.ReadMesh(*spec.Istio, func(namespace, name string) (*corev1.ConfigMap, error) { return from.configMap(ctx, namespace, name) })
+		if err != nil {
+			return out.without(err)
+		}
+		proxy, err := mesh.Proxy(istio.Pod{Pod: w.running(), Profile: spec, Env: env})
+		if err != nil {
+			return out, fmt.Errorf("ProxyProfile %q: %w", name, err)
+		}
+		out.Command, env, out.NotHonoured = slices.Concat(proxy.Command, proxy.Args), proxy.Env, slices.Concat(proxy.NotHonoured, []string{istio.NotRead})
+	}
+	for _, v := range env {
+		out.Env = append(out.Env, v.Name+"="+v.Value)
+	}
+	return out, nil
+}
+
+// without is the answer where the rest cannot be found out, which is no fault of the pod.
+func (p *explainedProxy) without(why error) (*explainedProxy, error) {
+	p.Unknown = why.Error()
+	return p, nil
+}
+
+// running returns the pod as it will be, with words in capitals for what only the cluster knows.
+func (w workload) running() *corev1.Pod {
+	pod := w.pod.DeepCopy()
+	for field, word := range map[*string]string{
+		&pod.Status.PodIP: "POD_IP", &pod.Status.HostIP: "HOST_IP", &pod.Spec.NodeName: "NODE", &pod.Spec.ServiceAccountName: "default",
+	} {
+		*field = cmp.Or(*field, word)
+	}
+	if w.kind != "Pod" {
+		yes := true
+		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: path.Join(kinds()[w.kind], "v1"), Kind: w.kind, Name: pod.Name, Controller: &yes}}
+		pod.GenerateName = pod.Name + "-"
+		pod.Name = pod.GenerateName + "SUFFIX"
+	}
+	return pod
+}
+
+// proxySources has what proxies are made from: the manifests, and the cluster for what they lack. Each object of it is asked for once.
+type proxySources struct {
+	manifests
+	kube *kubeFlags
+	had  map[string]clusterObject // by path
+}
+
+// clusterObject is an object of the cluster, empty for a missing one.
+type clusterObject struct {
+	raw []byte
+	err error
+}
+
+func (s proxySources) profile(ctx context.Context, name string) (v1alpha1.ProxyProfileSpec, error) {
+	if spec, has := s.profiles[name]; has {
+		return spec, nil
+	}
+	var found v1alpha1.ProxyProfile
+	exists, err := s.read(ctx, &found, "/apis", v1alpha1.GroupVersion().String(), "proxyprofiles", name)
+	if err == nil && !exists {
+		err = fmt.Errorf("neither the manifests nor the cluster have a ProxyProfile %q", name)
+	}
+	return found.Spec, err
+}
+
+func (s proxySources) configMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
+	if found, has := s.configMaps[namespace+"/"+name]; has {
+		return found, nil
+	}
+	found := &corev1.ConfigMap{}
+	exists, err := s.read(ctx, found, "/api/v1/namespaces", namespace, "configmaps", name)
+	if err != nil || !exists {
+		return nil, err
+	}
+	return found, nil
+}
+
+// read reads an object of the cluster with the user's rights.
+func (s proxySources) read(ctx context.Context, into any, at ...string) (exists bool, err error) {
+	key := path.Join(at...)
+	had, asked := s.had[key]
+	if !asked {
+		client, err := s.kube.connect()
+		if err == nil {
+			had.raw, err = client.CoreV1().RESTClient().Get().AbsPath(key).SetHeader("Accept", runtime.ContentTypeJSON).DoRaw(ctx)
+			switch {
+			case apierrors.IsNotFound(err):
+				had.raw, err = nil, nil
+			case !apierrors.IsForbidden(err): // the API server says which right is missing
+				err = clusterError(client.config, err)
+			}
+		}
+		had.err = err
+		s.had[key] = had
+	}
+	switch {
+	case had.err != nil:
+		return false, fmt.Errorf("%s is not among the manifests, and cannot be read: %w", key, had.err)
+	case had.raw == nil:
+		return false, nil
+	}
+	return true, json.Unmarshal(had.raw, into)
+}
+
+func (p *explainedProxy) print(w *strings.Builder) {
+	if p == nil {
+		return
+	}
+	fmt.Fprintf(w, "  proxy of ProxyProfile %s: %s\n", p.Profile, cmp.Or(p.Image, "unknown"))
+	if p.Unknown != "" {
+		fmt.Fprintf(w, "    no more can be said: %s\n", p.Unknown)
+	}
+	if len(p.Command) > 0 {
+		fmt.Fprintf(w, "    runs %s\n", strings.Join(p.Command, " "))
+	}
+	for _, sentence := range p.NotHonoured {
+		fmt.Fprintf(w, "    not honoured: %s\n", sentence)
+	}
+	for _, variable := range p.Env {
+		fmt.Fprintf(w, "    %s\n", variable)
+	}
+}
