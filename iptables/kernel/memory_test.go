@@ -164,6 +164,7 @@ func TestRoutesAreComparedAsOftenAsTheyMatter(t *testing.T) {
 		e := New(namespaces(t), fakeDriver{present: true, unchanged: true, apply: func(string) error { applied++; return nil }})
 		e.memory.now = func() time.Time { return time.Now().Add(past) }
 		place := podnet.Place{Path: ns.Path(), Identity: idOf(t, e, ns.Path())}
+		needCookie(t, place.Identity)
 		apply := func() (compared int) {
 			t.Helper()
 			before := applied
