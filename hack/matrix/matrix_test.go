@@ -50,26 +50,26 @@ func TestEveryCellHasANameOfItsOwn(t *testing.T) {
 }
 
 func TestParts_togetherHaveEveryPackageWithKernelTests(t *testing.T) {
-	root := "../.."
+	root := os.DirFS("../..")
 	var all []string
 	for _, p := range parts() {
 		all = append(all, strings.Fields(p.packages)...)
 	}
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+	err := fs.WalkDir(root, ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
-			if _, module := os.Stat(filepath.Join(path, "go.mod")); module == nil && path != root {
-				return filepath.SkipDir
+			if _, module := fs.Stat(root, path+"/go.mod"); module == nil && path != "." {
+				return fs.SkipDir
 			}
 			return err
 		}
 		if !strings.HasSuffix(path, "_test.go") {
 			return nil
 		}
-		text, err := os.ReadFile(path)
+		text, err := fs.ReadFile(root, path)
 		if err != nil || !strings.Contains(string(text), `/test/kerneltest"`) {
 			return err
 		}
-		directory := "./" + filepath.Dir(strings.TrimPrefix(path, root+"/"))
+		directory := "./" + filepath.Dir(path)
 		if !slices.ContainsFunc(all, func(pattern string) bool {
 			prefix, tree := strings.CutSuffix(pattern, "...")
 			return pattern == directory || tree && strings.HasPrefix(directory+"/", prefix)
