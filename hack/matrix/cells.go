@@ -68,7 +68,7 @@ func parts() []part {
 		{"iptables", "the iptables backend and foreign rules", "./iptables/foreign ./iptables/xtables", false},
 		{"backends", "backends beside and behind each other", "./internal/redirection ./iptables/kernel", false},
 		{"traffic", "connections through the rules", "./test/...", false},
-		{"agent", "the agent, its proxies and the commands", "./agent/... ./sidecars/... ./diagnostics/... ./cmd/...", false},
+		{"agent", "the agent, its proxies and the commands", "./internal/serving ./agent/... ./sidecars/... ./diagnostics/... ./cmd/...", false},
 	}
 }
 

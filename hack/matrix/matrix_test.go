@@ -1,8 +1,10 @@
 package main
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +46,40 @@ func TestEveryCellHasANameOfItsOwn(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 		seen[c.Name] = true
+	}
+}
+
+func TestParts_togetherHaveEveryPackageWithKernelTests(t *testing.T) {
+	root := os.DirFS("../..")
+	var all []string
+	for _, p := range parts() {
+		all = append(all, strings.Fields(p.packages)...)
+	}
+	err := fs.WalkDir(root, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			if _, module := fs.Stat(root, path+"/go.mod"); module == nil && path != "." {
+				return fs.SkipDir
+			}
+			return err
+		}
+		if !strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		text, err := fs.ReadFile(root, path)
+		if err != nil || !strings.Contains(string(text), `/test/kerneltest"`) {
+			return err
+		}
+		directory := "./" + filepath.Dir(path)
+		if !slices.ContainsFunc(all, func(pattern string) bool {
+			prefix, tree := strings.CutSuffix(pattern, "...")
+			return pattern == directory || tree && strings.HasPrefix(directory+"/", prefix)
+		}) {
+			t.Errorf("no part has %s", directory)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

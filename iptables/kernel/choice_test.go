@@ -26,7 +26,7 @@ func TestTheBackendIsChosenWithAReason(t *testing.T) {
 		"auto, it cannot, and no programs":  {flag: "auto", refuse: true, path: "/nonexistent", wantErr: "-nft-restore"},
 		"nftables":                          {flag: "nftables", want: "nftables", because: "takes its rules"},
 		"nftables, and the kernel cannot":   {flag: "nftables", refuse: true, wantErr: "no nf_tables here"},
-		"iptables":                          {flag: "iptables", want: "iptables", because: "nft flavour"},
+		"iptables":                          {flag: "iptables", want: "iptables", because: "flavour; this node has "},
 		"iptables, and there is no program": {flag: "iptables", path: "/nonexistent", wantErr: "tag ends in -iptables"},
 		"nftables, and there is no program": {flag: "nftables", path: "/nonexistent", want: "nftables"},
 	}

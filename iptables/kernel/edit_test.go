@@ -42,6 +42,7 @@ func counted(t *testing.T, want iptables.Ruleset, script string) (e Backend, pla
 	e, ns, applied = allBackends(t)[Nftables], kerneltest.New(t), new(int)
 	e.chosen = countedApply{e.chosen, e.chosen.(editor), applied}
 	place = podnet.Place{Path: ns.Path(), Identity: idOf(t, e, ns.Path())}
+	needCookie(t, place.Identity)
 	mustRun(t, ns, script)
 	for range 2 {
 		mustApplyIn(t, e, place, want)

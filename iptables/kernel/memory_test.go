@@ -12,6 +12,14 @@ import (
 	"istio-pod-network-controller/test/kerneltest"
 )
 
+// needCookie ends a test of what is remembered about a namespace: without a cookie that is nothing.
+func needCookie(t *testing.T, id podnet.Identity) {
+	t.Helper()
+	if id.Cookie == 0 {
+		kerneltest.SkipOrFail(t, "this kernel has no SO_NETNS_COOKIE: it is older than Linux 5.14")
+	}
+}
+
 // Everything that may change the result of a comparison leads to a new one.
 func TestWhatHasNotChangedIsNotComparedAgain(t *testing.T) {
 	kerneltest.ProgramPath(t, "iptables-legacy")
@@ -20,9 +28,7 @@ func TestWhatHasNotChangedIsNotComparedAgain(t *testing.T) {
 	applied := 0
 	e := New(namespaces(t), fakeDriver{present: true, unchanged: true, apply: func(string) error { applied++; return nil }})
 	place := podnet.Place{Path: ns.Path(), Identity: idOf(t, e, ns.Path())}
-	if place.Identity.Cookie == 0 {
-		kerneltest.SkipOrFail(t, "this kernel has no SO_NETNS_COOKIE: it is older than Linux 5.14")
-	}
+	needCookie(t, place.Identity)
 	apply := func() {
 		t.Helper()
 		if _, err := e.Apply(t.Context(), place, want); err != nil {
@@ -158,6 +164,7 @@ func TestRoutesAreComparedAsOftenAsTheyMatter(t *testing.T) {
 		e := New(namespaces(t), fakeDriver{present: true, unchanged: true, apply: func(string) error { applied++; return nil }})
 		e.memory.now = func() time.Time { return time.Now().Add(past) }
 		place := podnet.Place{Path: ns.Path(), Identity: idOf(t, e, ns.Path())}
+		needCookie(t, place.Identity)
 		apply := func() (compared int) {
 			t.Helper()
 			before := applied

@@ -24,9 +24,7 @@ func TestRulesComeBackWhateverNamesThePodMakes(t *testing.T) {
 			if err := errors.Join(err, errID); err != nil {
 				t.Fatal(err)
 			}
-			if id.Cookie == 0 {
-				kerneltest.SkipOrFail(t, "this kernel has no SO_NETNS_COOKIE: it is older than Linux 5.14")
-			}
+			needCookie(t, id)
 			mustRun(t, ns, flushAll+"; "+istioChain)
 			out, err := b.Apply(t.Context(), at(ns), want)
 			drift, errDrift := driftOf(t, b, ns, want)

@@ -20,6 +20,7 @@ func TestApply_iptablesBackend_startsNoProcessWhereNothingHasChanged(t *testing.
 	}
 	e, ns := choice.Iptables(t.Context(), xtables.NFT), kerneltest.New(t)
 	place := podnet.Place{Path: ns.Path(), Identity: idOf(t, e, ns.Path())}
+	needCookie(t, place.Identity)
 	apply := func(want iptables.Ruleset) int {
 		t.Helper()
 		if _, err := e.Apply(t.Context(), place, want); err != nil {

@@ -172,13 +172,19 @@ func TestRead_fullNamespace_isBounded(t *testing.T) {
 	}
 	kerneltest.Shell(t, ns, "ip -batch -", b.String())
 	start := time.Now()
-	open(t, ns, func(n *namespace) error {
+	err := within(ns, func(n *namespace) error {
 		if len(n.policy[0].rules) > maxRead || len(n.policy[0].routes) > maxRead {
 			t.Errorf("%d rules and %d routes were read", len(n.policy[0].rules), len(n.policy[0].routes))
 		}
 		return nil
 	})
-	wantRead(t, ns, "full of others", iptables.Ruleset{})
+	// An emulated processor reads fewer in the time that a call has, which is a bound, too.
+	if kerneltest.Slowness() == 1 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantRead(t, ns, "full of others", iptables.Ruleset{})
+	}
 	if took := time.Since(start); took > kerneltest.Patience(time.Second) {
 		t.Errorf("two looks took %s", took)
 	}

@@ -78,7 +78,10 @@ func TestApply_largestPod_isInTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, b := range backends(t) {
-		limit := map[string]time.Duration{"nftables": time.Second, "iptables": 10 * time.Second}[b.Name()]
+		if b.Name() == "iptables" && kerneltest.Slowness() > 1 {
+			continue // an emulated processor is too slow for the time that its programs have
+		}
+		limit := kerneltest.Patience(map[string]time.Duration{"nftables": time.Second, "iptables": 10 * time.Second}[b.Name()])
 		best := limit + 1
 		for range 3 { // the machine may have other work
 			ns := kerneltest.New(t)

@@ -3,6 +3,8 @@ package e2e
 import (
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // The commands of docs/troubleshooting.md, with a pod that is refused and one that is well.
@@ -11,8 +13,9 @@ import (
 func TestMigrateTroubleshootingShowsTheCause(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())
-	s.awaitPolicy(t)
-	s.create(t, meshPod("wrong", map[string]string{keyExcludeOutbound: "http"}))
+	wrong := meshPod("wrong", map[string]string{keyExcludeOutbound: "http"})
+	wrong.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: condition}}
+	s.create(t, wrong)
 	s.await(t, "wrong", hasStatus(statusFailed))
 	s.awaitEvent(t, "wrong", refusedEvent(), keyExcludeOutbound)
 	well := newPod("well", nil, toolsContainer(), proxyContainer("istio-proxy"))

@@ -101,13 +101,15 @@ func SkipOrFail(t testing.TB, format string, args ...any) {
 func NeedOwnedTables(t testing.TB) {
 	t.Helper()
 	ns, nft := New(t), ProgramPath(t, "nft")
-	must(t, ns.Do(func() error {
-		out, err := exec.CommandContext(t.Context(), nft, "add table inet x { flags owner; }").CombinedOutput()
-		if strings.Contains(string(out), "Invalid argument") {
-			SkipOrFail(t, "this kernel has no tables with an owner: it is older than Linux 5.12")
-		}
+	var out []byte
+	err := ns.Do(func() (err error) {
+		out, err = exec.CommandContext(t.Context(), nft, "add table inet x { flags owner; }").CombinedOutput()
 		return err
-	}))
+	})
+	if strings.Contains(string(out), "Invalid argument") {
+		SkipOrFail(t, "this kernel has no tables with an owner: it is older than Linux 5.12")
+	}
+	must(t, err)
 }
 
 // Slowness is how many times slower than others this machine is: 1 unless KERNELTEST_SLOWNESS says otherwise, because its processor is emulated.

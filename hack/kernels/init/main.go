@@ -101,6 +101,7 @@ func enterTree() error {
 		{"sysfs", "/tree/sys", "sysfs", ""},
 		{"devtmpfs", "/tree/dev", "devtmpfs", ""},
 		{"devpts", "/tree/dev/pts", "devpts", ""},
+		{"memory", "/tree/dev/shm", "tmpfs", "mode=1777"},
 		{"memory", "/tree/run", "tmpfs", "mode=755"},
 		{"cgroup2", "/tree/sys/fs/cgroup", "cgroup2", ""},
 		{"results", "/tree" + results, "9p", "trans=virtio,version=9p2000.L,msize=512000"},
