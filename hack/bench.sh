@@ -47,7 +47,7 @@ if [[ ${1:-} == against ]]; then
 fi
 if [[ ${1:-} == peers ]]; then
   istio=$(hack/istio.sh programs)
-  set -- scale -parts peers -istio "$istio" "${@:2}"
+  set -- scale -parts peers,faults -istio "$istio" "${@:2}"
 fi
 if [[ ${1:-} == kernel || ${1:-} == scale ]]; then
   "$@"
@@ -60,7 +60,7 @@ kernel
 echo "measuring a full node, idle proxies and a large cluster"
 scale
 echo "measuring beside Istio's programs"
-scale -parts peers -istio "$(hack/istio.sh built)"
+scale -parts peers,faults -istio "$(hack/istio.sh built)"
 if [[ ${BENCH_CLUSTER:-1} == 0 ]]; then
   echo "written to ${file#"$PWD/"}"
   exit

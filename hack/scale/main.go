@@ -32,7 +32,7 @@ func main() {
 	flag.IntVar(&b.agents, "agents", 500, "hollow agents")
 	flag.IntVar(&b.proxies, "proxies", 200, "proxies of the proxy manager")
 	flag.StringVar(&b.reference, "reference", "", "another agent's binary, which the part reference compares with the agent, both without --sidecars")
-	flag.StringVar(&b.istio, "istio", "", "a directory with istio-cni and pilot-agent, which the part peers compares the agent with")
+	flag.StringVar(&b.istio, "istio", "", "a directory with istio-cni and pilot-agent, which the parts peers and faults compare the agent with")
 	flag.IntVar(&b.crowd, "burst", 100, "pods that start at once")
 	flag.BoolVar(&b.small, "small", false, "measure once with small sizes and without rests: the figures say nothing, but the parts work")
 	parts := flag.String("parts", "node,listening,burst,sidecars,rollout,hollow", "what is measured")
@@ -80,11 +80,11 @@ func run(ctx context.Context, b bench, parts []string, out string) error {
 	}
 	known := map[string]func(context.Context, string) ([]row, error){
 		"burst": b.burst, "node": b.node, "listening": b.listening, "sidecars": b.sidecars, "rollout": b.rollout, "reference": b.against, "hollow": b.hollow,
-		"peers": b.peers,
+		"peers": b.peers, "faults": b.faults,
 	}
 	var rows []row
 	var failed error
-	for _, name := range []string{"burst", "node", "listening", "sidecars", "rollout", "reference", "hollow", "peers"} {
+	for _, name := range []string{"burst", "node", "listening", "sidecars", "rollout", "reference", "hollow", "peers", "faults"} {
 		if !slices.Contains(parts, name) {
 			continue
 		}

@@ -75,7 +75,7 @@ func (a *agentPeer) byNRI(ctx context.Context, p *meshPod) (time.Duration, error
 // byWatch has the agent learn of a pod that runs from the API server, and returns how long its rules took from the kubelet's report.
 func (a *agentPeer) byWatch(ctx context.Context, p *meshPod) (time.Duration, error) {
 	began := time.Now()
-	if err := a.server.setStatus(ctx, running(p.pod, 1)); err != nil {
+	if err := a.server.setStatus(ctx, running(p.pod, 0)); err != nil {
 		return 0, err
 	}
 	for p.streams()[0].ask(ctx) != byProxy {
@@ -86,8 +86,8 @@ func (a *agentPeer) byWatch(ctx context.Context, p *meshPod) (time.Duration, err
 	return time.Since(began), nil
 }
 
-// settle waits until the agent has reported all pods.
-func (a *agentPeer) settle(ctx context.Context, pods int) error {
+// reported waits until the agent has reported all pods.
+func (a *agentPeer) reported(ctx context.Context, pods int) error {
 	return eventually(ctx, time.Minute, "all pods have a report", func(ctx context.Context) error {
 		list, err := a.server.admin.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + a.node(), ResourceVersion: "0"})
 		if err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // rounds is how often each way programs one pod.
-const rounds = 25
+const rounds = 20
 
 // cost is what programming takes.
 type cost struct {
@@ -29,9 +29,6 @@ func (p *peersBench) starts(ctx context.Context) (rows []row, err error) {
 			}
 			took[w] = append(took[w], c)
 		}
-	}
-	for _, w := range p.ways {
-		w.startTakes = time.Duration(median(took[w], func(c cost) float64 { return float64(c.wait) }))
 	}
 	for _, f := range []struct {
 		name, unit string
@@ -69,7 +66,7 @@ func (p *peersBench) startOne(ctx context.Context, w *way) (c cost, err error) {
 	if c.wait, err = w.add(ctx, m); err != nil {
 		return c, err
 	}
-	if err := w.settle(ctx, 1); err != nil {
+	if err := p.settle(ctx, w, m); err != nil {
 		return c, err
 	}
 	after, err := w.counts()
@@ -124,7 +121,7 @@ func (p *peersBench) crowdOf(ctx context.Context, w *way) (c cost, err error) {
 	}
 	err = group.Wait()
 	c.wait = time.Since(began)
-	if err := errors.Join(err, w.settle(ctx, len(pods))); err != nil {
+	if err := errors.Join(err, p.settle(ctx, w, pods...)); err != nil {
 		return c, err
 	}
 	after, err := w.counts()

@@ -11,7 +11,7 @@ import (
 // How often rules are changed under load, and how often who applies them is killed.
 const (
 	changesUnderLoad = 20
-	deaths           = 30
+	deaths           = 20
 )
 
 // changed is what connections have seen of changes.
@@ -93,8 +93,8 @@ func (p *peersBench) programmed(ctx context.Context, w *way) (*meshPod, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err = w.add(ctx, m); err == nil {
-		err = errors.Join(w.settle(ctx, 1), m.captured(ctx), p.server.setStatus(ctx, running(m.pod, 1)))
+	if w.startTakes, err = w.add(ctx, m); err == nil {
+		err = errors.Join(p.settle(ctx, w, m), m.captured(ctx))
 	}
 	if err != nil {
 		return nil, errors.Join(err, p.end(ctx, w, m))

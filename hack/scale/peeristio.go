@@ -103,8 +103,8 @@ func (g *program) start(cmd *exec.Cmd) error {
 	return nil
 }
 
-// settle has nothing to wait for: the program has ended.
-func (g *program) settle(context.Context, int) error { return nil }
+// reported has nothing to wait for: the program has ended.
+func (g *program) reported(context.Context, int) error { return nil }
 
 // change runs the program once more, in a pod that has rules.
 func (g *program) change(ctx context.Context, p *meshPod) error {

@@ -18,8 +18,8 @@ import (
 
 // peer is who programs pods: the agent, or a program of Istio's.
 type peer interface {
-	// settle waits until it is done with so many pods, which are all that its node has.
-	settle(ctx context.Context, pods int) error
+	// reported waits until it has reported so many pods, which are all that its node has.
+	reported(ctx context.Context, pods int) error
 	// change has it follow an edit of a pod's annotations.
 	change(ctx context.Context, p *meshPod) error
 	// kill ends it at once, with all children, and recover has it work again, also on a pod, unless that is nil.
@@ -55,9 +55,19 @@ type peersBench struct {
 	pods int
 }
 
-// peers compares this agent, by both backends and each hook, with Istio's CNI plugin, by both of its backends, and with what Istio's init container
-// runs: in turn, in network namespaces with connections, and beside the same API server. Without Istio's programs it measures the agent alone.
-func (b bench) peers(ctx context.Context, dir string) (rows []row, err error) {
+// peers compares what new pods cost this agent, by both backends and each hook, with what they cost Istio's CNI plugin, by both of its backends, and
+// what Istio's init container runs: in turn, in network namespaces with connections, and beside the same API server. Without Istio's programs it
+// measures the agent alone.
+func (b bench) peers(ctx context.Context, dir string) ([]row, error) {
+	return b.besidePeers(ctx, dir, (*peersBench).starts, (*peersBench).crowds)
+}
+
+// faults compares what becomes of pods' connections when their rules are changed, and when who applies them is killed.
+func (b bench) faults(ctx context.Context, dir string) ([]row, error) {
+	return b.besidePeers(ctx, dir, (*peersBench).edits, (*peersBench).kills)
+}
+
+func (b bench) besidePeers(ctx context.Context, dir string, parts ...func(*peersBench, context.Context) ([]row, error)) (rows []row, err error) {
 	n, err := b.newNode(ctx, dir)
 	if err != nil {
 		return nil, err
@@ -71,8 +81,8 @@ func (b bench) peers(ctx context.Context, dir string) (rows []row, err error) {
 	if err := errors.Join(makeNamespaces(ctx, n.server.admin, 1), p.begin(ctx)); err != nil {
 		return nil, err
 	}
-	for _, part := range []func(context.Context) ([]row, error){p.starts, p.crowds, p.edits, p.kills} {
-		more, err := part(ctx)
+	for _, part := range parts {
+		more, err := part(p, ctx)
 		rows = append(rows, more...)
 		if err != nil {
 			return rows, err
@@ -161,6 +171,12 @@ func (p *peersBench) open(ctx context.Context, w *way) (*meshPod, error) {
 		return nil, err
 	}
 	return newMeshPod(ctx, s)
+}
+
+// settle has the kubelet report that the pods run, and waits until the way is done with them. They are all that its node has.
+func (p *peersBench) settle(ctx context.Context, w *way, pods ...*meshPod) error {
+	err := each(ctx, len(pods), func(ctx context.Context, i int) error { return p.server.setStatus(ctx, running(pods[i].pod, 0)) })
+	return errors.Join(err, w.reported(ctx, len(pods)))
 }
 
 // end ends a pod.
