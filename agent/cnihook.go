@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"istio-pod-network-controller/controllers"
@@ -97,6 +98,7 @@ func (c cniHook) ensure(ctx context.Context, s podnet.Sandbox) (podnet.Sandbox, 
 		}
 		s.UID = uid
 	}
+	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("hook", c.by, "pod", s.Pod(), "podUID", s.UID))
 	_, err = core.programmer.Ensure(ctx, c.by, s)
 	return s, c.refusal(err)
 }

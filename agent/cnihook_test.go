@@ -3,11 +3,14 @@ package agent
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -115,6 +118,19 @@ func TestAdd_podsAreReadMeanwhile_passes(t *testing.T) {
 			t.Errorf("CHECK: %v after %s", err, time.Since(began))
 		}
 	})
+}
+
+func TestAdd_rulesApplied_logsPodAndHook(t *testing.T) {
+	var logged []string
+	log := funcr.New(func(_, line string) { logged = append(logged, line) }, funcr.Options{})
+	c := newTestCNIHook(t, &fakeNamespace{}, "true", nil)
+	s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u-1", ID: "8f5e", NetNS: "/run/netns/x"}
+	if err := c.Add(logr.NewContext(t.Context(), log), s); err != nil {
+		t.Fatal(err)
+	}
+	if want := `"hook"="cni" "pod"="shop/cart" "podUID"="u-1"`; len(logged) != 1 || !strings.Contains(logged[0], want) {
+		t.Errorf("logged %q, want one line with %s", logged, want)
+	}
 }
 
 // Each pod would start 4 s later for nothing.

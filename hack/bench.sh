@@ -6,6 +6,8 @@
 #                                  sizes, which says that the parts work and nothing else
 #   hack/bench.sh kernel [FLAG...] what the kernel and the CNI plugin cost only; flags as `go -C hack/bench run . -help` lists them
 #   hack/bench.sh scale [FLAG...]  the full node, idle proxies and the large cluster only; flags as `build/bench-scale -help` lists them
+#   hack/bench.sh peers [FLAG...]  the agent beside Istio's istio-cni and istio-iptables, which it builds (ten minutes of two processors at first). The
+#                                  other calls have this part with Istio's programs only if they are built, and else with the agent alone
 #   hack/bench.sh against COMMIT   the memory of the agent without --sidecars against that of another commit's, started in turn
 set -euo pipefail
 
@@ -43,6 +45,10 @@ if [[ ${1:-} == against ]]; then
   CGO_ENABLED=0 go -C "$tree" build -trimpath -ldflags='-s -w' -o "$PWD/build/bench-reference" .
   set -- scale -parts reference -reference "$PWD/build/bench-reference"
 fi
+if [[ ${1:-} == peers ]]; then
+  istio=$(hack/istio.sh programs)
+  set -- scale -parts peers,faults -istio "$istio" "${@:2}"
+fi
 if [[ ${1:-} == kernel || ${1:-} == scale ]]; then
   "$@"
   echo "added to ${file#"$PWD/"}"
@@ -53,6 +59,8 @@ echo "measuring in network namespaces of this machine"
 kernel
 echo "measuring a full node, idle proxies and a large cluster"
 scale
+echo "measuring beside Istio's programs"
+scale -parts peers,faults -istio "$(hack/istio.sh built)"
 if [[ ${BENCH_CLUSTER:-1} == 0 ]]; then
   echo "written to ${file#"$PWD/"}"
   exit

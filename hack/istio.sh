@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds real Istio, of the version that test/istio pins, for the end-to-end tests: its programs (ten minutes of two processors at first, nothing
 # when they are there), its images and its charts. No container engine is needed. Prints the directory.
-# With the argument test it runs the tests of test/istio instead, with the same packages.
+# With the argument test it runs the tests of test/istio instead, with the same packages. With programs it builds only what programs pods, which is
+# istio-cni and pilot-agent, and prints the directory; with built it prints that only if both are there, and builds nothing.
 # Envoy is not written in Go. In its place the image proxyv2:istio has the test proxy, which listens where Envoy would and knows nothing of istiod, and
 # proxyv2:outside has the stand-in of test/standins/xdsenvoy, which does what istiod says, or the Envoy that E2E_ENVOY names.
 set -euo pipefail
@@ -17,17 +18,30 @@ if [[ ${1:-} == test ]]; then
 fi
 key=$({ go env GOVERSION; echo "${flags[@]}"; cat test/istio/go.mod test/istio/go.sum; } | sha256sum | cut -c1-16)
 bin=${XDG_CACHE_HOME:-$HOME/.cache}/istio-pod-network-controller/cluster/istio-$key
+small=(cni/cmd/istio-cni pilot/cmd/pilot-agent)
+all=(cni/cmd/istio-cni cni/cmd/install-cni pilot/cmd/pilot-agent pilot/cmd/pilot-discovery) # small ones first: what is compiled stays when a build is interrupted
+case ${1:-} in
+  programs) all=("${small[@]}") ;;
+  built)
+    for package in "${small[@]}"; do [[ -e $bin/${package##*/} ]] || exit 0; done
+    echo "$bin"
+    exit
+    ;;
+esac
 mkdir -p "$bin"
 exec 9>"$bin/lock" # checkouts share the cache
 flock 9
-# Small programs first: what is compiled stays when a build is interrupted.
-for package in cni/cmd/istio-cni cni/cmd/install-cni pilot/cmd/pilot-agent pilot/cmd/pilot-discovery; do
+for package in "${all[@]}"; do
   if [[ -e $bin/${package##*/} ]]; then continue; fi
   echo "building ${package##*/}" >&2
   (cd test/istio && GOGC=400 ../../hack/build.sh "${flags[@]}" -o "$bin/${package##*/}.partial" "istio.io/istio/$package") >&2
   mv "$bin/${package##*/}.partial" "$bin/${package##*/}"
 done
 flock -u 9
+if [[ ${1:-} == programs ]]; then
+  echo "$bin"
+  exit
+fi
 
 helm=${HELM:-$(make -s print-helm)}
 out=$PWD/build/istio

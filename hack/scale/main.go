@@ -32,6 +32,7 @@ func main() {
 	flag.IntVar(&b.agents, "agents", 500, "hollow agents")
 	flag.IntVar(&b.proxies, "proxies", 200, "proxies of the proxy manager")
 	flag.StringVar(&b.reference, "reference", "", "another agent's binary, which the part reference compares with the agent, both without --sidecars")
+	flag.StringVar(&b.istio, "istio", "", "a directory with istio-cni and pilot-agent, which the parts peers and faults compare the agent with")
 	flag.IntVar(&b.crowd, "burst", 100, "pods that start at once")
 	flag.BoolVar(&b.small, "small", false, "measure once with small sizes and without rests: the figures say nothing, but the parts work")
 	parts := flag.String("parts", "node,listening,burst,sidecars,rollout,hollow", "what is measured")
@@ -52,7 +53,7 @@ func main() {
 
 // bench is what all measurements share.
 type bench struct {
-	programs, agent, profiles, reference           string
+	programs, agent, profiles, reference, istio    string
 	pods, namespaces, here, agents, proxies, crowd int
 	small                                          bool
 }
@@ -79,10 +80,11 @@ func run(ctx context.Context, b bench, parts []string, out string) error {
 	}
 	known := map[string]func(context.Context, string) ([]row, error){
 		"burst": b.burst, "node": b.node, "listening": b.listening, "sidecars": b.sidecars, "rollout": b.rollout, "reference": b.against, "hollow": b.hollow,
+		"peers": b.peers, "faults": b.faults,
 	}
 	var rows []row
 	var failed error
-	for _, name := range []string{"burst", "node", "listening", "sidecars", "rollout", "reference", "hollow"} {
+	for _, name := range []string{"burst", "node", "listening", "sidecars", "rollout", "reference", "hollow", "peers", "faults"} {
 		if !slices.Contains(parts, name) {
 			continue
 		}
@@ -112,7 +114,8 @@ func inDirectory(name string, f func(dir string) ([]row, error)) (rows []row, er
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	if rows, err = f(dir); err != nil {
 		logs, _ := filepath.Glob(filepath.Join(dir, "*.log"))
-		for _, file := range logs {
+		ofNodes, _ := filepath.Glob(filepath.Join(dir, "*", "*.log"))
+		for _, file := range append(logs, ofNodes...) {
 			text, _ := os.ReadFile(file)
 			err = fmt.Errorf("%w\n%s said at the end:\n%s", err, filepath.Base(file), text[max(0, len(text)-2000):])
 		}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +33,7 @@ func start(dir, name string, env []string, program string, args ...string) (*pro
 	cmd := exec.Command(program, args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(os.Environ(), env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s: %w", name, err), log.Close())
 	}
@@ -50,6 +52,13 @@ func (p *process) stop(with os.Signal) error {
 	defer kill.Stop()
 	_ = p.cmd.Wait() // says how it ended
 	return p.log.Close()
+}
+
+// kill ends the process and its children at once.
+func (p *process) kill() {
+	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+	_ = p.cmd.Wait() // says how it ended
+	_ = p.log.Close()
 }
 
 // cpu returns the CPU time that the process has used, by the kernel's clock of it: /proc counts in hundredths of a second.

@@ -102,24 +102,33 @@ func (r *containerRuntime) add(pod *corev1.Pod) (*sandbox, error) {
 	return s, nil
 }
 
-// run makes a pod's sandbox and containers, and asks the agent through NRI before each, as containerd does.
+// run makes a pod's sandbox and containers.
 func (r *containerRuntime) run(ctx context.Context, pod *corev1.Pod) error {
 	s, err := r.add(pod)
 	if err != nil {
 		return err
 	}
+	wait, err := r.announce(ctx, s)
+	if err == nil {
+		r.waited(wait)
+	}
+	return err
+}
+
+// announce asks the agent through NRI before the sandbox's and each container's start, as containerd does. It returns the sandbox's wait.
+func (r *containerRuntime) announce(ctx context.Context, s *sandbox) (wait time.Duration, err error) {
 	began := time.Now()
 	if err := r.nri.RunPodSandbox(ctx, &adaptation.RunPodSandboxRequest{Pod: s.event()}); err != nil {
-		return err
+		return 0, err
 	}
-	r.waited(time.Since(began))
-	for _, c := range pod.Spec.Containers {
+	wait = time.Since(began)
+	for _, c := range s.pod.Spec.Containers {
 		container := &adaptation.Container{Id: hexID(s.id + c.Name), PodSandboxId: s.id, Name: c.Name}
 		if _, err := r.nri.CreateContainer(ctx, &adaptation.CreateContainerRequest{Pod: s.event(), Container: container}); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	return nil
+	return wait, nil
 }
 
 // waited remembers how long the agent has taken for a sandbox. Calls for others, which come one after the other, are part of it.
