@@ -95,24 +95,6 @@ func (s ending) finishWithApplication(ctx context.Context) error {
 	return finish(ctx, s.Runtime, s.key, s.home)
 }
 
-// endGone ends the proxies of a pod that the API server no longer has, once their application has ended. A pod that is deleted by force is gone
-// before.
-func endGone(ctx context.Context, m *Manager, key Key, f *followed) (again time.Duration, err error) {
-	there, _, err := list(ctx, m, key, f)
-	if err != nil {
-		return 0, err
-	}
-	s := ending{stepping{m, f, view{key: key, choice: Choice{Ending: true}, home: m.Homes.of(key), there: there}}}
-	if err := s.finishWithApplication(ctx); err != nil {
-		return 0, err
-	}
-	if m.Applications != nil && slices.ContainsFunc(there, isRunning) {
-		return cleanInterval, nil
-	}
-	m.Unfollow(key.PodUID)
-	return 0, nil
-}
-
 func isRunning(c sidecar.Container) bool { return c.State == sidecar.Running }
 
 // finish tells a sandbox's proxies to finish, and kills what still runs after finishWait: containerd ends the sandbox at once then, CRI-O would

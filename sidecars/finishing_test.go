@@ -192,25 +192,32 @@ func TestContainerEnded_runtimeDoesNotSayWhen_listCounts(t *testing.T) {
 	}
 }
 
-// A pod that is deleted by force is gone before its application has ended.
+// A pod that is deleted by force is gone before its application has ended. The manager finds out by itself, or is told.
 func TestFinishWithApplication_podIsGone_proxyIsEnded(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		n.behave = func(p *fakeProxy) { p.drains = -1 }
-		s := &signalled{applications: &applications{fakeNode: n, all: []sidecar.Application{{ID: "app", Name: "app", State: sidecar.Running}}}}
-		m, stop := s.looksAfter(agent)
-		defer stop()
-		n.change(func() { n.gone = true })
-		m.Follow(sandboxOf("u1"))
-		after(5 * time.Second)
-		if len(s.got) > 0 {
-			t.Errorf("told were %q while the application runs", s.got)
-		}
-		n.change(func() { s.all[0] = ended("app", 0, 143) })
-		after(5 * time.Second)
-		if want := []string{"c001 SIGUSR1", "c001 SIGKILL"}; !slices.Equal(s.got, want) || m.follows(keyOf(sandboxOf("u1"))) {
-			t.Errorf("told were %q, want %q; followed: %t", s.got, want, m.follows(keyOf(sandboxOf("u1"))))
-		}
-	})
+	for name, gone := range map[string]func(*Manager){
+		"it finds out": func(m *Manager) { m.Follow(sandboxOf("u1")) },
+		"it is told":   func(m *Manager) { m.Unfollow("u1") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+				n.behave = func(p *fakeProxy) { p.drains = -1 }
+				s := &signalled{applications: &applications{fakeNode: n, all: []sidecar.Application{{ID: "app", Name: "app", State: sidecar.Running}}}}
+				m, stop := s.looksAfter(agent)
+				defer stop()
+				n.change(func() { n.gone = true })
+				gone(m)
+				after(5 * time.Second)
+				if len(s.got) > 0 {
+					t.Errorf("told were %q while the application runs", s.got)
+				}
+				n.change(func() { s.all[0] = ended("app", 0, 143) })
+				after(5 * time.Second)
+				if want := []string{"c001 SIGUSR1", "c001 SIGKILL"}; !slices.Equal(s.got, want) || m.follows(keyOf(sandboxOf("u1"))) || len(n.containers) > 0 {
+					t.Errorf("told were %q, want %q; followed: %t, left: %v", s.got, want, m.follows(keyOf(sandboxOf("u1"))), n.containers)
+				}
+			})
+		})
+	}
 }
 
 // An agent that has told a proxy to finish and is killed leaves it to the next one to end it.
