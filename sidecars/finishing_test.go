@@ -239,6 +239,43 @@ func TestFinishWithApplication_agentWasKilled_nextOneEndsTheProxy(t *testing.T) 
 	})
 }
 
+// making is a node whose runtime takes its time to make a proxy.
+type making struct{ *signalled }
+
+func (m making) Create(ctx context.Context, spec sidecar.Spec) (string, error) {
+	<-time.After(3 * time.Second)
+	return m.fakeNode.Create(ctx, spec)
+}
+
+// A proxy that the runtime still makes when the application ends cannot be told then. CRI-O waits for it, too.
+func TestFinishWithApplication_proxyIsBeingMade_isEnded(t *testing.T) {
+	for name, ending := range map[string]bool{"the pod is being deleted": true, "a Job completes": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+				n.behave = func(p *fakeProxy) { p.drains = -1 }
+				s := &signalled{applications: &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{ended("app", 0, 0)}}}
+				m, stop := agent()
+				defer stop()
+				m.Runtime, m.Applications, m.Cluster = making{s}, s, s
+				m.Follow(sandboxOf("u1"))
+				after(time.Second)
+				n.change(func() { n.ending = ending })
+				if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0)); err != nil || len(s.got) > 0 {
+					t.Errorf("told were %q, error %v", s.got, err)
+				}
+				after(2*time.Second + finishWait + startPoll)
+				if want := []string{"c001 SIGUSR1", "c001 SIGKILL"}; !slices.Equal(s.got, want) {
+					t.Errorf("told were %q, want %q", s.got, want)
+				}
+				after(10 * time.Second)
+				if got := n.running(); len(got) > 0 || n.next != 1 {
+					t.Errorf("%v run, %d were made", got, n.next)
+				}
+			})
+		})
+	}
+}
+
 // Without a word of the runtime the agent sees by itself that the application of a pod that ends has ended.
 func TestFinishWithApplication_runtimeSaysNothing_proxyIsTold(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
