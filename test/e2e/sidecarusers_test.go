@@ -23,6 +23,10 @@ func TestSidecarInAUserNamespace(t *testing.T) {
 			pod, no := plainPod(name), false
 			pod.Spec.HostUsers = &no
 			pod = m.startManaged(t, pod)
+			uid, _, _ := strings.Cut(processField(t, m.containerPID(t, pod, managedProxy), "Uid"), "\t")
+			if n, err := strconv.Atoi(uid); err != nil || n < usersOfNode {
+				t.Errorf("the proxy is user %q of the node", uid)
+			}
 			f, seen := families()[0], families()[0].passthrough
 			if name == "transparent" {
 				seen = f.client
@@ -43,10 +47,6 @@ func TestSidecarInAUserNamespace(t *testing.T) {
 			load.stop(t)
 			if load.failed != nil || load.bypassed > 0 || load.asked == 0 {
 				t.Errorf("of %d connections %d bypassed the proxy, error %v", load.asked, load.bypassed, load.failed)
-			}
-			uid, _, _ := strings.Cut(processField(t, m.containerPID(t, pod, managedProxy), "Uid"), "\t")
-			if n, err := strconv.Atoi(uid); err != nil || n < usersOfNode {
-				t.Errorf("the proxy is user %q of the node", uid)
 			}
 		})
 	}
