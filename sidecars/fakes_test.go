@@ -53,6 +53,7 @@ type fakeNode struct {
 	meshed   meshed
 	tidied   int    // containers whose logs were looked at
 	log      string // of every container
+	ownUsers bool   // the pods have a user namespace
 }
 
 // fakeProxy is a container with a proxy. It is ready readyAfter its start; a negative time is never.
@@ -291,6 +292,13 @@ func (n *fakeNode) Addresses(ctx context.Context, sandbox string) ([]string, err
 		return nil, sidecar.ErrGone
 	}
 	return []string{"10.0.0.1", "fd00::1"}, nil
+}
+
+// firstUser is the node's id of root in a pod's user namespace.
+const firstUser = 100000
+
+func (n *fakeNode) Owner(_ context.Context, spec sidecar.Spec) (uid, gid int64, err error) {
+	return firstUser + spec.UID, firstUser + spec.GID, n.failures["owner"]
 }
 
 // running returns the IDs of the proxies that run, of all pods.

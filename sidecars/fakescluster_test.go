@@ -19,6 +19,9 @@ func (n *fakeNode) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error)
 	defer n.mu.Unlock()
 	n.meshed.asked++
 	pod.Labels, pod.Annotations = n.meshed.labels, n.meshed.annotations
+	if hostUsers := !n.ownUsers; n.ownUsers {
+		pod.Spec.HostUsers = &hostUsers
+	}
 	return pod, nil
 }
 

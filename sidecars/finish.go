@@ -82,10 +82,10 @@ func staysEnded(pod *corev1.Pod, ended []sidecar.Application) bool {
 	return true
 }
 
-// finishWithApplication tells the proxies of a pod that ends to finish once its application has ended, for runtimes that do not say so, and for an
-// agent that was told so and ended. A proxy that ignores the signal of the runtime, as the first process of its namespace may, would hold up the end of its sandbox.
+// finishWithApplication tells the proxies of a pod that ends to finish once its application has ended, for runtimes that do not say so, for an agent
+// that was told so and ended, and for a proxy that was being made then. A proxy that ignores the signal of the runtime, as the first process of its namespace may, would hold up the end of its sandbox.
 func (s ending) finishWithApplication(ctx context.Context) error {
-	if !s.choice.Ending || s.Applications == nil || !slices.ContainsFunc(s.there, isRunning) {
+	if over := s.choice.Ending || s.home.finished(time.Now()); !over || s.Applications == nil || !slices.ContainsFunc(s.there, isRunning) {
 		return nil
 	}
 	all, err := s.Applications.Applications(ctx, s.key.Sandbox)
@@ -93,24 +93,6 @@ func (s ending) finishWithApplication(ctx context.Context) error {
 		return err
 	}
 	return finish(ctx, s.Runtime, s.key, s.home)
-}
-
-// endGone ends the proxies of a pod that the API server no longer has, once their application has ended. A pod that is deleted by force is gone
-// before.
-func endGone(ctx context.Context, m *Manager, key Key, f *followed) (again time.Duration, err error) {
-	there, _, err := list(ctx, m, key, f)
-	if err != nil {
-		return 0, err
-	}
-	s := ending{stepping{m, f, view{key: key, choice: Choice{Ending: true}, home: m.Homes.of(key), there: there}}}
-	if err := s.finishWithApplication(ctx); err != nil {
-		return 0, err
-	}
-	if m.Applications != nil && slices.ContainsFunc(there, isRunning) {
-		return cleanInterval, nil
-	}
-	m.Unfollow(key.PodUID)
-	return 0, nil
 }
 
 func isRunning(c sidecar.Container) bool { return c.State == sidecar.Running }

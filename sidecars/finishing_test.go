@@ -192,25 +192,32 @@ func TestContainerEnded_runtimeDoesNotSayWhen_listCounts(t *testing.T) {
 	}
 }
 
-// A pod that is deleted by force is gone before its application has ended.
+// A pod that is deleted by force is gone before its application has ended. The manager finds out by itself, or is told.
 func TestFinishWithApplication_podIsGone_proxyIsEnded(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		n.behave = func(p *fakeProxy) { p.drains = -1 }
-		s := &signalled{applications: &applications{fakeNode: n, all: []sidecar.Application{{ID: "app", Name: "app", State: sidecar.Running}}}}
-		m, stop := s.looksAfter(agent)
-		defer stop()
-		n.change(func() { n.gone = true })
-		m.Follow(sandboxOf("u1"))
-		after(5 * time.Second)
-		if len(s.got) > 0 {
-			t.Errorf("told were %q while the application runs", s.got)
-		}
-		n.change(func() { s.all[0] = ended("app", 0, 143) })
-		after(5 * time.Second)
-		if want := []string{"c001 SIGUSR1", "c001 SIGKILL"}; !slices.Equal(s.got, want) || m.follows(keyOf(sandboxOf("u1"))) {
-			t.Errorf("told were %q, want %q; followed: %t", s.got, want, m.follows(keyOf(sandboxOf("u1"))))
-		}
-	})
+	for name, gone := range map[string]func(*Manager){
+		"it finds out": func(m *Manager) { m.Follow(sandboxOf("u1")) },
+		"it is told":   func(m *Manager) { m.Unfollow("u1") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+				n.behave = func(p *fakeProxy) { p.drains = -1 }
+				s := &signalled{applications: &applications{fakeNode: n, all: []sidecar.Application{{ID: "app", Name: "app", State: sidecar.Running}}}}
+				m, stop := s.looksAfter(agent)
+				defer stop()
+				n.change(func() { n.gone = true })
+				gone(m)
+				after(5 * time.Second)
+				if len(s.got) > 0 {
+					t.Errorf("told were %q while the application runs", s.got)
+				}
+				n.change(func() { s.all[0] = ended("app", 0, 143) })
+				after(5 * time.Second)
+				if want := []string{"c001 SIGUSR1", "c001 SIGKILL"}; !slices.Equal(s.got, want) || m.follows(keyOf(sandboxOf("u1"))) || len(n.containers) > 0 {
+					t.Errorf("told were %q, want %q; followed: %t, left: %v", s.got, want, m.follows(keyOf(sandboxOf("u1"))), n.containers)
+				}
+			})
+		})
+	}
 }
 
 // An agent that has told a proxy to finish and is killed leaves it to the next one to end it.
@@ -230,6 +237,43 @@ func TestFinishWithApplication_agentWasKilled_nextOneEndsTheProxy(t *testing.T) 
 			t.Errorf("%v run, signals were %q", got, s.got)
 		}
 	})
+}
+
+// making is a node whose runtime takes its time to make a proxy.
+type making struct{ *signalled }
+
+func (m making) Create(ctx context.Context, spec sidecar.Spec) (string, error) {
+	<-time.After(3 * time.Second)
+	return m.fakeNode.Create(ctx, spec)
+}
+
+// A proxy that the runtime still makes when the application ends cannot be told then. CRI-O waits for it, too.
+func TestFinishWithApplication_proxyIsBeingMade_isEnded(t *testing.T) {
+	for name, ending := range map[string]bool{"the pod is being deleted": true, "a Job completes": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+				n.behave = func(p *fakeProxy) { p.drains = -1 }
+				s := &signalled{applications: &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{ended("app", 0, 0)}}}
+				m, stop := agent()
+				defer stop()
+				m.Runtime, m.Applications, m.Cluster = making{s}, s, s
+				m.Follow(sandboxOf("u1"))
+				after(time.Second)
+				n.change(func() { n.ending = ending })
+				if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0)); err != nil || len(s.got) > 0 {
+					t.Errorf("told were %q, error %v", s.got, err)
+				}
+				after(2*time.Second + finishWait + startPoll)
+				if want := []string{"c001 SIGUSR1", "c001 SIGKILL"}; !slices.Equal(s.got, want) {
+					t.Errorf("told were %q, want %q", s.got, want)
+				}
+				after(10 * time.Second)
+				if got := n.running(); len(got) > 0 || n.next != 1 {
+					t.Errorf("%v run, %d were made", got, n.next)
+				}
+			})
+		})
+	}
 }
 
 // Without a word of the runtime the agent sees by itself that the application of a pod that ends has ended.

@@ -68,12 +68,21 @@ type home struct{ path string }
 
 func (h Homes) of(k Key) home { return home{filepath.Join(h.Root, k.name())} }
 
-// owner is the proxy's user and group.
+// owner is a proxy's user and group.
 type owner struct{ uid, gid int64 }
 
 // RunDirectory is the directory of the sandbox that its proxies can write to.
 func (h Homes) RunDirectory(s podnet.Sandbox) string {
 	return h.of(keyOf(s)).run()
+}
+
+// User returns which user of the node the sandbox's proxies run as: another one than the profile's in a pod with a user namespace.
+func (h Homes) User(s podnet.Sandbox, p *Profile) uint32 {
+	var info unix.Stat_t
+	if err := unix.Lstat(h.RunDirectory(s), &info); err != nil { // there was no proxy yet
+		return uint32(p.UID())
+	}
+	return info.Uid
 }
 
 // HandoverSocket is the path of the socket through which an epoch's HAProxy hands over its listeners.

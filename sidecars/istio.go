@@ -72,7 +72,7 @@ func istioHome(h home, epoch uint32) string { return filepath.Join(h.path, "isti
 
 // prepareIstio makes the directories that a computed proxy writes to, anew, and keeps the facts.
 func prepareIstio(h home, l launch) error {
-	dir, o := istioHome(h, l.epoch), l.profile.owner()
+	dir, o := istioHome(h, l.epoch), l.owner
 	if err := os.RemoveAll(dir); err != nil || l.istio == nil {
 		return err
 	}

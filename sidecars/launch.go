@@ -22,6 +22,8 @@ type launch struct {
 	pod     *corev1.Pod // as the API server has it, with the sandbox's addresses
 	sandbox string
 	epoch   uint32
+	// owner is the proxy's user and group as the node sees them, to which its files belong.
+	owner owner
 	// from is the epoch of the proxy that it takes over from, or nil.
 	from *uint32
 	// place is an Envoy's place in its line, nil for other proxies.
@@ -79,15 +81,20 @@ func (s stepping) prepare(ctx context.Context, epoch uint32) (l launch, err erro
 	if err != nil {
 		return l, err
 	}
-	l = launch{profile: p, pod: withAddresses(pod, addresses), sandbox: s.key.Sandbox, epoch: epoch, restart: s.choice.Restart}
+	l = launch{profile: p, pod: withAddresses(pod, addresses), sandbox: s.key.Sandbox, epoch: epoch, owner: p.owner(), restart: s.choice.Restart}
 	if l, err = l.withIstio(ctx, s.ControlPlanes); err != nil {
 		return l, err
+	}
+	if users := pod.Spec.HostUsers; users != nil && !*users {
+		if l.owner.uid, l.owner.gid, err = s.Runtime.Owner(ctx, l.spec(s.home)); err != nil {
+			return l, err
+		}
 	}
 	files, err := l.files()
 	if err != nil {
 		return l, err
 	}
-	err = errors.Join(s.home.prepare(p.owner()), s.home.write(epoch, files, p.owner()), s.home.forgetSecrets(epoch), prepareIstio(s.home, l))
+	err = errors.Join(s.home.prepare(l.owner), s.home.write(epoch, files, l.owner), s.home.forgetSecrets(epoch), prepareIstio(s.home, l))
 	if err != nil || len(l.profile.Spec.Secrets) == 0 {
 		return l, err
 	}

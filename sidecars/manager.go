@@ -99,7 +99,7 @@ func (m *Manager) Keep(s podnet.Sandbox) {
 	}
 }
 
-// Unfollow forgets a pod that is gone. Its containers end with its sandbox.
+// Unfollow forgets a pod that is gone. Its proxies end with its application, which runs on for a moment if the pod was deleted by force.
 func (m *Manager) Unfollow(podUID string) {
 	m.init()
 	m.mu.Lock()
@@ -280,7 +280,7 @@ func (m *Manager) next(ctx context.Context) bool {
 	var again time.Duration
 	var err error
 	if f == nil {
-		again = clean(ctx, m.Runtime, m.Homes, key)
+		again = clean(log.IntoContext(ctx, logger), m, key)
 	} else {
 		again, err = m.step(log.IntoContext(ctx, logger), key, f, sandbox)
 		watch(ctx, m, key, f)

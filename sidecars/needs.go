@@ -28,6 +28,8 @@ type Runtime interface {
 	Ready(ctx context.Context, sandbox string) (bool, error)
 	// Addresses returns the addresses of a sandbox that runs, the first one first, or sidecar.ErrGone.
 	Addresses(ctx context.Context, sandbox string) ([]string, error)
+	// Owner returns which user and group of the node a container's are.
+	Owner(ctx context.Context, spec sidecar.Spec) (uid, gid int64, err error)
 }
 
 // Logs bounds the logs of proxies.

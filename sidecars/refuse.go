@@ -29,8 +29,6 @@ func (p *Profile) Refusal(pod *corev1.Pod, namespaceLabels map[string]string) st
 		return "the pod sees the host's processes (hostPID), the proxy's among them: take hostPID out, or choose the profile none"
 	case spec.HostUsers != nil && !*spec.HostUsers && p.Shared():
 		return "the pod has a user namespace (hostUsers: false), in which the rules do not know the shared proxy by its group, and would lead its traffic back to it: take it out, or choose the profile none"
-	case spec.HostUsers != nil && !*spec.HostUsers:
-		return "the pod has a user namespace (hostUsers: false), in which the proxy could not read its files: take it out, or choose the profile none"
 	case spec.OS != nil && spec.OS.Name == corev1.Windows:
 		return "the pod is for Windows: choose the profile none"
 	}

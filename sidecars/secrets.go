@@ -24,7 +24,7 @@ const (
 
 // grantSecrets gives a proxy that is about to be made what its profile says. The directory is the epoch's.
 func grantSecrets(ctx context.Context, from Secrets, secrets string, l launch) error {
-	o := l.profile.owner()
+	o := l.owner
 	if err := makeDir(secrets, o); err != nil {
 		return err
 	}

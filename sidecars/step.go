@@ -32,7 +32,8 @@ func (m *Manager) step(whole context.Context, key Key, f *followed, sandbox podn
 	}
 	choice, err := m.Cluster.Choice(ctx, sandbox)
 	if errors.Is(err, podnet.ErrNoPod) {
-		return endGone(ctx, m, key, f)
+		m.Unfollow(key.PodUID)
+		return 0, nil
 	} else if err != nil {
 		return 0, fmt.Errorf("read what the pod has chosen: %w", err)
 	}

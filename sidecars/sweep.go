@@ -2,6 +2,8 @@ package sidecars
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -43,6 +45,7 @@ func (m *Manager) sweep(ctx context.Context) {
 // sweepOne looks at a container whose sandbox is not followed:
 //
 //   - If the pod has opted out, or has a shared proxy, the sandbox is followed, so that its proxies are ended and removed.
+//   - So it is if the pod ends, or is gone, and its proxy runs: it was to be ended while agents changed. CRI-O waits for it.
 //   - Otherwise a container that does not run is removed if its sandbox has ended. If it has not, the sandbox will be followed, and the
 //     container may say that its proxy is done.
 func sweepOne(ctx context.Context, m *Manager, c sidecar.Container) {
@@ -50,6 +53,8 @@ func sweepOne(ctx context.Context, m *Manager, c sidecar.Container) {
 	choice, err := m.Cluster.Choice(ctx, s)
 	switch {
 	case err == nil && choice.OptedOut:
+		m.Follow(s)
+	case c.State == sidecar.Running && !m.Follows(c.PodUID) && (errors.Is(err, podnet.ErrNoPod) || err == nil && choice.Ending):
 		m.Follow(s)
 	case c.State == sidecar.Running:
 	default:
@@ -59,20 +64,28 @@ func sweepOne(ctx context.Context, m *Manager, c sidecar.Container) {
 	}
 }
 
-// clean removes the leftovers of a sandbox that is not followed any more, once its proxies have ended. again is when to try again.
-func clean(ctx context.Context, runtime Runtime, homes Homes, key Key) (again time.Duration) {
-	all, err := runtime.List(ctx, key.PodUID)
+// clean has the proxies of a sandbox that is not followed any more finish with its application, and removes what they leave. again is when to try
+// again.
+func clean(ctx context.Context, m *Manager, key Key) (again time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	all, err := m.Runtime.List(ctx, key.PodUID)
+	there := slices.DeleteFunc(all, func(c sidecar.Container) bool { return c.Sandbox != key.Sandbox })
+	s := ending{stepping{Manager: m, view: view{key: key, choice: Choice{Ending: true}, home: m.Homes.of(key), there: there}}}
+	if err := s.finishWithApplication(ctx); err != nil {
+		log.FromContext(ctx).Error(err, "proxy not told to finish with its application")
+	}
 	left := err != nil
-	for _, c := range all {
-		if c.Sandbox == key.Sandbox && (c.State == sidecar.Running || runtime.Remove(ctx, c.ID) != nil) {
+	for _, c := range there {
+		if c.State == sidecar.Running || m.Runtime.Remove(ctx, c.ID) != nil {
 			left = true
 		}
 	}
 	if left {
 		return cleanInterval
 	}
-	if err := homes.of(key).remove(); err != nil {
-		log.FromContext(ctx).Error(err, "directory of a proxy not removed", "podUID", key.PodUID, "sandbox", key.Sandbox)
+	if err := s.home.remove(); err != nil {
+		log.FromContext(ctx).Error(err, "directory of a proxy not removed")
 	}
 	return 0
 }

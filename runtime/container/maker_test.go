@@ -53,8 +53,8 @@ func TestOutput_otherAgentsContainer_isNotStarted(t *testing.T) {
 	}
 }
 
-// A runtime that never answers holds up one call, not a worker for a whole step.
-func TestCreate_runtimeHangs_endsBelowTenSeconds(t *testing.T) {
+// A runtime that never answers holds up one call, not a worker for a whole step of half a minute. A busy one has the time to answer.
+func TestCreate_runtimeHangs_endsBeforeTheStep(t *testing.T) {
 	f, r := newFake(t, "crio")
 	f.crio, f.making = true, make(chan struct{})
 	r.createTimeout = 50 * time.Millisecond
@@ -63,8 +63,31 @@ func TestCreate_runtimeHangs_endsBelowTenSeconds(t *testing.T) {
 	if took := time.Since(began); err == nil || took > 5*time.Second || errors.Is(err, sidecar.ErrGone) {
 		t.Errorf("error %v after %s", err, took)
 	}
-	if len(f.states) > 0 || createTimeout >= 10*time.Second || createTimeout < time.Second {
+	if len(f.states) > 0 || createTimeout >= 30*time.Second || createTimeout < 10*time.Second {
 		t.Errorf("containers %v, limit %s", f.states, createTimeout)
+	}
+}
+
+// CRI-O gives a container that was not started the whole time of the call to end by a signal that it ignores.
+func TestRemove_containerNotStarted_isKilledFirst(t *testing.T) {
+	for name, c := range map[string]struct {
+		state criv1.ContainerState
+		want  []int64 // the times to end that it got
+	}{
+		"it was not started": {criv1.ContainerState_CONTAINER_CREATED, []int64{0}},
+		"it runs":            {criv1.ContainerState_CONTAINER_RUNNING, nil},
+		"it has ended":       {criv1.ContainerState_CONTAINER_EXITED, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, r := newFake(t, "crio")
+			f.states["c1"] = c.state
+			if err := r.Remove(t.Context(), "c1"); err != nil || len(f.states) > 0 {
+				t.Errorf("error %v, left: %v", err, f.states)
+			}
+			if !slices.Equal(f.stopped, c.want) {
+				t.Errorf("it got %v seconds to end, want %v", f.stopped, c.want)
+			}
+		})
 	}
 }
 

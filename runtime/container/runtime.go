@@ -36,8 +36,9 @@ type Runtime struct {
 	createTimeout time.Duration
 }
 
-// createTimeout is the default: a CRI-O that still makes the container of an earlier call holds up the next one until then.
-const createTimeout = 8 * time.Second
+// createTimeout is the default: a CRI-O that still makes the container of an earlier call holds up the next one until then. A shorter one would have
+// a busy node, where CRI-O takes ten seconds, make containers in vain.
+const createTimeout = 20 * time.Second
 
 // DefaultLogRoot is the kubelet's directory for logs of pods.
 const DefaultLogRoot = "/var/log/pods"
@@ -116,9 +117,16 @@ func (r *Runtime) Stop(ctx context.Context, id string, wait time.Duration) error
 	return nil
 }
 
-// Remove removes a container, and ends it first if it runs. A missing container is no error.
+// Remove removes a container, and ends it first if it runs. A missing container is no error. A container that was not started ignores its stop signal,
+// and CRI-O waits for it until ctx ends, so it is killed.
 func (r *Runtime) Remove(ctx context.Context, id string) error {
-	_, err := r.runtime.RemoveContainer(ctx, &criv1.RemoveContainerRequest{ContainerId: id})
+	resp, err := r.runtime.ContainerStatus(ctx, &criv1.ContainerStatusRequest{ContainerId: id})
+	if err == nil && resp.GetStatus().GetState() == criv1.ContainerState_CONTAINER_CREATED {
+		if err := r.Stop(ctx, id, 0); err != nil {
+			return err
+		}
+	}
+	_, err = r.runtime.RemoveContainer(ctx, &criv1.RemoveContainerRequest{ContainerId: id})
 	if err != nil && !notFound(err) {
 		return fmt.Errorf("remove container %s: %w", id, err)
 	}

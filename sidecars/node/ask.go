@@ -44,7 +44,7 @@ func (a asker) Ask(ctx context.Context, s podnet.Sandbox, p *sidecars.Profile, e
 		}
 		r.HTTPGet.Port, ports = facts.StatusPort, append(ports, uint16(facts.StatusPort), uint16(facts.AdminPort))
 	}
-	if err := a.checkPorts(ctx, s, uint32(p.UID()), ports); err != nil {
+	if err := a.checkPorts(ctx, s, a.homes.User(s, p), ports); err != nil {
 		return err
 	}
 	if p.Spec.Handover == v1alpha1.HandoverHAProxy && q == sidecars.IsReady {

@@ -102,7 +102,7 @@ func TestChoice_podCannotHaveProfile_saysWhy(t *testing.T) {
 		"a profile for other namespaces": {func(c *choosing) { c.ns.Labels = nil }, "does not allow pods of the namespace shop"},
 		"a proxy, on the host's network": {func(c *choosing) { c.pod.Spec.HostNetwork = true }, "take hostNetwork out"},
 		"a proxy, with hostPID":          {func(c *choosing) { c.pod.Spec.HostPID = true }, "take hostPID out"},
-		"a proxy, in a user namespace":   {func(c *choosing) { c.pod.Spec.HostUsers = &no }, "hostUsers: false"},
+		"a proxy, in a user namespace":   {func(c *choosing) { c.pod.Spec.HostUsers = &no }, ""},
 		"a proxy, and has its port":      {func(c *choosing) { app(c).Ports = []corev1.ContainerPort{{ContainerPort: 15006}} }, `"app" listens on port 15006`},
 		"a proxy, known by a group that the pod gives": {
 			func(c *choosing) {

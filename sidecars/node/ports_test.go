@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"os"
 	"strings"
 	"testing"
 
@@ -18,9 +19,12 @@ func TestAsk_applicationHasThePort_isRefused(t *testing.T) {
 		listens     map[string]int // users by address
 		spec        v1alpha1.ProxyProfileSpec
 		wantedPorts string // in the error
+		home        int    // whose the directory of the pod's proxies is; 0 is that there is none
 	}{
 		"the proxy":                              {listens: map[string]int{"0.0.0.0:7001": proxy, "[::]:7002": proxy}},
 		"nobody on the ports for traffic":        {},
+		"the proxy, of a pod with other users":   {listens: map[string]int{"0.0.0.0:7001": 101337, "127.0.0.1:7003": 101337}, home: 101337},
+		"the node's user, in such a pod":         {listens: map[string]int{"0.0.0.0:7001": proxy, "127.0.0.1:7003": 101337}, home: 101337, wantedPorts: "user 1337, listens on port 7001"},
 		"the application, on the readiness port": {listens: map[string]int{"127.0.0.1:7003": app}, wantedPorts: "user 1000, listens on port 7003"},
 		"the application, on the readiness page's port": {
 			listens: map[string]int{"127.0.0.1:7004": app}, spec: v1alpha1.ProxyProfileSpec{Readiness: v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 7004}}},
@@ -51,8 +55,13 @@ func TestAsk_applicationHasThePort_isRefused(t *testing.T) {
 				}
 				go kerneltest.Answer(kerneltest.ListenTCP(t, ns, kerneltest.Owner{UID: owner, GID: owner}, false, "127.0.0.1:7003"), "x")
 			}
-			a := asker{namespaces: namespaces(t)}
+			a := asker{namespaces: namespaces(t), homes: sidecars.Homes{Root: t.TempDir()}}
 			s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u1", ID: "s1", NetNS: ns.Path()}
+			if dir := a.homes.RunDirectory(s); c.home != 0 {
+				if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chown(dir, c.home, c.home)); err != nil {
+					t.Fatal(err)
+				}
+			}
 			err := a.Ask(t.Context(), s, &sidecars.Profile{Spec: c.spec}, 0, sidecars.IsReady)
 			if errors.Is(err, sidecars.ErrPortTaken) != (c.wantedPorts != "") || err != nil && !strings.Contains(err.Error(), c.wantedPorts) || c.wantedPorts == "" && err != nil {
 				t.Errorf("error %v, want %q in it", err, c.wantedPorts)

@@ -324,6 +324,10 @@ func (p *processes) Ready(context.Context, string) (bool, error) { return true, 
 
 func (p *processes) Addresses(context.Context, string) ([]string, error) { return nil, nil }
 
+func (p *processes) Owner(_ context.Context, spec sidecar.Spec) (uid, gid int64, err error) {
+	return spec.UID, spec.GID, nil
+}
+
 // kill ends the process of an epoch as a crash would.
 func (p *processes) kill(t *testing.T, epoch uint32) {
 	t.Helper()

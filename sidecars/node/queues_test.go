@@ -28,11 +28,11 @@ func TestMove_pod_isSetThereAlone(t *testing.T) {
 	t.Parallel()
 	pod, world := kerneltest.NewPod(t)
 	q := queues{namespaces(t)}
-	for range 2 {
-		if err := q.Move(t.Context(), podnet.Sandbox{NetNS: pod.Path()}); err != nil {
+	for _, ns := range []*netns.NS{pod, pod, kerneltest.NewWithUsers(t)} {
+		if err := q.Move(t.Context(), podnet.Sandbox{NetNS: ns.Path()}); err != nil {
 			t.Fatal(err)
 		}
-		if in, out := migrates(t, pod), migrates(t, world); in != "1" || out != "0" {
+		if in, out := migrates(t, ns), migrates(t, world); in != "1" || out != "0" {
 			t.Errorf("it is %s in the pod, and %s beside it", in, out)
 		}
 	}

@@ -1,34 +1,11 @@
 package shared
 
 import (
-	"fmt"
-	"os/exec"
-	"syscall"
 	"testing"
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/test/kerneltest"
 )
-
-// withUsers makes a network namespace as a pod with hostUsers: false has it.
-func withUsers(t *testing.T) *netns.NS {
-	t.Helper()
-	kerneltest.New(t) // as root, or not at all
-	cmd := exec.CommandContext(t.Context(), "sleep", "60")
-	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 100000, Size: 65536}}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET, UidMappings: ids, GidMappings: ids}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ns, err := netns.Open(fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid))
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = ns.Close() })
-	return ns
-}
 
 // Why a pod with hostUsers: false is refused: HAProxy can enter its network namespace, which another user namespace owns, but the rules there
 // do not know its group, which that user namespace does not have.
@@ -39,7 +16,7 @@ func TestHAProxy_userNamespace_groupIsUnknown(t *testing.T) {
 		name   string
 		ns     *netns.NS
 		passes bool
-	}{{"plain", kerneltest.New(t), true}, {"users", withUsers(t), false}} {
+	}{{"plain", kerneltest.New(t), true}, {"users", kerneltest.NewWithUsers(t), false}} {
 		kerneltest.AddAddresses(t, c.ns, "lo", outside+"/32")
 		kerneltest.Listen(t, c.ns, kerneltest.App, "world", 8080)
 		p.join(t, m, c.name, c.ns)
