@@ -151,13 +151,14 @@ func bundle(roots []meshRoot) string {
 func (m *mall) awaitRoots(t *testing.T, want ...meshRoot) {
 	t.Helper()
 	for _, pod := range m.pods {
+		home := m.home(t, pod)
 		eventually(t, "the roots of "+pod.Name, func(ctx context.Context) error {
 			status, err := m.sidecar(ctx, pod.Name)
 			if err != nil {
 				return err
 			}
 			epoch, _ := status["epoch"].(int64)
-			text, err := os.ReadFile(filepath.Join(m.secretsOf(t, pod, epoch), "istio/..data/root-cert.pem"))
+			text, err := os.ReadFile(filepath.Join(home, fmt.Sprintf("secrets-%d", epoch), "istio/..data/root-cert.pem"))
 			if err != nil {
 				return err
 			}
