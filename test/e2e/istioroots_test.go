@@ -31,7 +31,7 @@ func newRoot(t *testing.T) meshRoot {
 	must(t, err)
 	of := &x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{Organization: []string{"cluster.local"}, CommonName: "second root"}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		NotAfter: time.Now().Add(100 * 24 * time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 	}
 	raw, err := x509.CreateCertificate(rand.Reader, of, of, &key.PublicKey, key)
 	must(t, err)
