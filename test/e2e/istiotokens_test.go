@@ -26,7 +26,7 @@ const istioAudience = "istio-ca"
 // renewsOften has proxies ask for new certificates every few seconds, long before the old ones expire.
 func renewsOften(spec map[string]any) {
 	spec["env"] = []any{
-		map[string]any{"name": "SECRET_TTL", "value": "100s"}, map[string]any{"name": "SECRET_GRACE_PERIOD_RATIO", "value": "0.95"},
+		map[string]any{"name": "SECRET_TTL", "value": "300s"}, map[string]any{"name": "SECRET_GRACE_PERIOD_RATIO", "value": "0.97"},
 	}
 }
 
