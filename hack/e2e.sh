@@ -4,7 +4,8 @@
 # E2E_BACKENDS lists what programs the kernel, a round each in the same cluster: "nftables iptables" unless it says otherwise, "none" for no such round.
 # E2E_HOOKS lists the ways to leave no window, a round each behind those, and "lifecycle", the chart's upgrade, rollback and removal:
 # "nri required powercut wait cni lifecycle istio" unless it says otherwise. "istio" is beside real Istio, which is built first: see hack/istio.sh.
-# E2E_ENVOY is an Envoy for Istio's proxies in it: a stand-in unless it says otherwise. E2E_ISTIO_STARTS is how many pods' starts are measured: 2.
+# E2E_ENVOY is an Envoy for Istio's proxies in it: a stand-in unless it says otherwise. E2E_ISTIO_STARTS is how many pods' starts are measured: 2,
+# E2E_ISTIO_RESTARTS how often istiod ends under load: 10.
 # E2E_RUNTIME is the node's container runtime: containerd unless it says crio. E2E_CONTAINERD and E2E_KUBERNETES are other releases of these, such as
 # 1.7.35 and 1.35.4, which are built first.
 # E2E_CHURN is how many pods come and go in one of them: 20 unless it says otherwise.

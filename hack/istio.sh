@@ -4,7 +4,8 @@
 # With the argument test it runs the tests of test/istio instead, with the same packages. With programs it builds only what programs pods, which is
 # istio-cni and pilot-agent, and prints the directory; with built it prints that only if both are there, and builds nothing.
 # Envoy is not written in Go. In its place the image proxyv2:istio has the test proxy, which listens where Envoy would and knows nothing of istiod, and
-# proxyv2:outside has the stand-in of test/standins/xdsenvoy, which does what istiod says, or the Envoy that E2E_ENVOY names.
+# proxyv2:outside has the stand-in of test/standins/xdsenvoy, which does what istiod says, or the Envoy that E2E_ENVOY names. proxyv2:canary
+# is the same as proxyv2:outside.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -62,7 +63,8 @@ while read -r tag envoy archive; do
   $kc image --binary "$bin/pilot-agent" --entrypoint /usr/local/bin/pilot-agent --iptables --file "$out/$envoy:/usr/local/bin/envoy" "${libraries[@]}" \
     --file "$source/tools/packaging/common/envoy_bootstrap.json:/var/lib/istio/envoy/envoy_bootstrap_tmpl.json" --tag "localhost/proxyv2:$tag" -o "$out/$archive"
 done <<<"istio testproxy proxyv2.tar
-outside envoy proxyv2-outside.tar"
+outside envoy proxyv2-outside.tar
+canary envoy proxyv2-canary.tar"
 $kc image --binary "$bin/install-cni" --entrypoint /usr/local/bin/install-cni --file "$bin/istio-cni:/opt/cni/bin/istio-cni" \
   --tag localhost/install-cni:istio -o "$out/install-cni.tar"
 for chart in base istio-control/istio-discovery istio-cni; do

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
 )
 
@@ -31,6 +32,8 @@ func (p *Profile) Refusal(pod *corev1.Pod, namespaceLabels map[string]string) st
 		return "the pod has a user namespace (hostUsers: false), in which the rules do not know the shared proxy by its group, and would lead its traffic back to it: take it out, or choose the profile none"
 	case spec.OS != nil && spec.OS.Name == corev1.Windows:
 		return "the pod is for Windows: choose the profile none"
+	case pod.Annotations[corev1.MirrorPodAnnotationKey] != "" && p.showsToken():
+		return "the pod is a static pod, which has no ServiceAccount: the proxy could not show by a token who it is; make a DaemonSet of it, or choose the profile none"
 	}
 	named := func(name string) bool {
 		return slices.ContainsFunc(containers(pod), func(c *corev1.Container) bool { return c.Name == name })
@@ -51,6 +54,11 @@ func (p *Profile) Refusal(pod *corev1.Pod, namespaceLabels map[string]string) st
 		return fmt.Sprintf("container %q listens on port %d, which the proxy needs: let it use another one, or choose a profile with other ports", c, port)
 	}
 	return ""
+}
+
+// showsToken reports whether a proxy of the profile gets a token of the pod's ServiceAccount.
+func (p *Profile) showsToken() bool {
+	return p.Spec.Istio != nil || slices.ContainsFunc(p.Spec.Secrets, func(s v1alpha1.SecretSource) bool { return s.ServiceAccountToken != nil })
 }
 
 // runsAsProxy returns the name of a container that the rules would take for the proxy, or "". They know the proxy by its user, or, if that is

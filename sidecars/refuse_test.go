@@ -94,6 +94,31 @@ func TestRefusal_hostUsersAndShared_saysWhy(t *testing.T) {
 	}
 }
 
+// A static pod has no ServiceAccount, and without one there is no token.
+func TestRefusal_staticPodAndToken_saysWhy(t *testing.T) {
+	token := []v1alpha1.SecretSource{{Name: "mesh", ServiceAccountToken: &v1alpha1.ServiceAccountToken{Audience: "mesh"}}}
+	static := map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
+	for name, c := range map[string]struct {
+		annotations map[string]string
+		spec        v1alpha1.ProxyProfileSpec
+		refused     bool
+	}{
+		"a static pod, Istio's proxy":         {static, v1alpha1.ProxyProfileSpec{Istio: &v1alpha1.Istio{}}, true},
+		"a static pod, a proxy with a token":  {static, v1alpha1.ProxyProfileSpec{Secrets: token}, true},
+		"a static pod, a proxy without token": {static, v1alpha1.ProxyProfileSpec{Secrets: []v1alpha1.SecretSource{{Name: "roots"}}}, false},
+		"another pod, Istio's proxy":          {nil, v1alpha1.ProxyProfileSpec{Istio: &v1alpha1.Istio{}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := thePod()
+			pod.Annotations = c.annotations
+			p := &Profile{Name: "edge", Spec: c.spec, namespaces: labels.Everything()}
+			if got := p.Refusal(pod, nil); strings.Contains(got, "static pod") != c.refused || (got != "") != c.refused {
+				t.Errorf("refused: %q, want so %t", got, c.refused)
+			}
+		})
+	}
+}
+
 // A profile that does not say which namespaces may use it is for none.
 func TestRefusal_noSelector_refusesAll(t *testing.T) {
 	object := newNode().profile

@@ -25,21 +25,31 @@ func (m *migration) installIstio(t *testing.T, cni bool, values ...string) {
 	t.Helper()
 	m.makeIstioSystem(t)
 	m.serveCharts(t)
-	common := append([]string{"-n", "istio-system", "--wait", "--timeout", "3m", "--set", "global.hub=localhost", "--set", "global.tag=istio"}, values...)
-	const dualStack = "pilot.env.ISTIO_DUAL_STACK=true,meshConfig.defaultConfig.proxyMetadata.ISTIO_DUAL_STACK=true"
 	t.Cleanup(func() {
 		m.helm(t, "uninstall", "istio-cni", "istiod", "-n", "istio-system", "--ignore-not-found", "--wait")
 		m.awaitChain(t, "istio-cni", false)
 	})
-	istiod := append([]string{"install", "istiod", "istio/istiod"}, common...)
 	if cni {
-		istiod = append(istiod, "--set", "pilot.cni.enabled=true")
-		m.helm(t, append([]string{"install", "istio-cni", "istio/cni"}, common...)...)
+		m.helm(t, append([]string{"install", "istio-cni", "istio/cni"}, istioArgs(values...)...)...)
 		m.awaitChain(t, "istio-cni", true)
+		values = append(values, "--set", "pilot.cni.enabled=true")
 	}
-	m.helm(t, append(istiod, "--set-string", dualStack, "--set", "autoscaleEnabled=false", "--set", "pilot.resources.requests.memory=128Mi")...)
+	m.installIstiod(t, "istiod", values...)
 	_, err := m.api.CoreV1().Namespaces().Patch(t.Context(), m.name, types.MergePatchType, []byte(`{"metadata":{"labels":{"istio-injection":"enabled"}}}`), metav1.PatchOptions{})
 	must(t, err)
+}
+
+// installIstiod installs a control plane, which Helm knows by the release's name.
+func (m *migration) installIstiod(t *testing.T, release string, values ...string) {
+	t.Helper()
+	const dualStack = "pilot.env.ISTIO_DUAL_STACK=true,meshConfig.defaultConfig.proxyMetadata.ISTIO_DUAL_STACK=true"
+	m.helm(t, append([]string{"install", release, "istio/istiod", "--set-string", dualStack, "--set", "autoscaleEnabled=false", "--set", "pilot.resources.requests.memory=128Mi"},
+		istioArgs(values...)...)...)
+}
+
+// istioArgs are Helm's arguments for all charts of Istio's.
+func istioArgs(values ...string) []string {
+	return append([]string{"-n", "istio-system", "--wait", "--timeout", "3m", "--set", "global.hub=localhost", "--set", "global.tag=istio"}, values...)
 }
 
 // serveCharts makes the repository "istio", for helm in the test and in the page's commands.

@@ -185,6 +185,17 @@ func (o outside) mistakes(t *testing.T) {
 			}
 		})
 	}
+	t.Run("a static pod", func(t *testing.T) {
+		t.Parallel()
+		m := o.mesh(t)
+		mirror := m.runStatic(t, plainPod("static"))
+		m.await(t, mirror, func(pod *corev1.Pod) error {
+			if c := conditionOf(pod); c.Reason != proxyRefused || !strings.Contains(c.Message, "static pod, which has no ServiceAccount") {
+				return fmt.Errorf("its condition is %+v", c)
+			}
+			return nil
+		})
+	})
 	t.Run("a pod that is injected as well", func(t *testing.T) {
 		t.Parallel()
 		m := o.mesh(t)

@@ -12,84 +12,80 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-const (
-	// shoppers make new connections all the time, each through its own proxy and that of one of the stores.
-	shoppers, stores = 2, 2
-	// shopEvery is the time between two connections of a shopper.
-	shopEvery = 20 * time.Millisecond
-)
+// heldFor is how long a held connection stays at least when everything has been said on it.
+const heldFor = 5 * time.Second
 
-// Every proxy is replaced, again and again, while applications make new connections by mTLS: none is lost. The control plane is restarted
-// meanwhile, and is away when an upgrade begins: the new proxies wait for it, and the old ones serve.
+// istiodRestarts is how often the control plane ends, unless E2E_ISTIO_RESTARTS says otherwise.
+const istiodRestarts = 10
+
+// Every proxy is replaced, again and again, while applications make new connections by mTLS, and hold others: none is lost, and none is cut before
+// its old proxies have drained. The control plane is restarted meanwhile, and is away when an upgrade begins: the new proxies wait for it, and the
+// old ones serve.
 func (o outside) upgrades(t *testing.T) {
-	m := o.mesh(t, allAtOnce)
-	m.apply(t, strict)
-	var pods []*corev1.Pod
-	for i := range stores {
-		pods = append(pods, m.create(t, m.member(t, "store", fmt.Sprint("v", i))))
-	}
-	for i := range shoppers {
-		pods = append(pods, m.create(t, m.shopper(t, fmt.Sprint("v", i), "store")))
-	}
-	m.wantIdentities(t, pods)
-	buying := pods[stores:]
-	m.awaitMore(t, buying)
+	m := o.open(t)
 	t.Cleanup(func() { o.istiod(t, "scale", "--replicas=1"); o.istiod(t, "rollout", "status", "--timeout=1m") })
-	restart := func() { o.istiod(t, "rollout", "restart"); o.istiod(t, "rollout", "status", "--timeout=1m") }
 	for i, meanwhile := range []func(){
 		func() {},
-		restart,
+		func() { o.istiod(t, "rollout", "restart"); o.istiod(t, "rollout", "status", "--timeout=1m") },
 		func() {
-			m.awaitSidecar(t, pods[0].Name, hasState("Upgrading"))
-			m.awaitMore(t, buying) // the old proxies serve
+			m.awaitSidecar(t, m.pods[0].Name, hasState("Upgrading"))
+			m.awaitMore(t, m.buying) // the old proxies serve
 			o.istiod(t, "scale", "--replicas=1")
 			o.istiod(t, "rollout", "status", "--timeout=1m")
 		},
 	} {
-		before, err := m.sidecar(t.Context(), pods[0].Name)
-		must(t, err)
 		if i == 2 {
 			o.istiod(t, "scale", "--replicas=0")
 			o.mustKubectl(t, "wait", "pods", "-n", "istio-system", "--selector", "app=istiod", "--for=delete", "--timeout=1m")
 		}
-		began := time.Now()
-		m.newVersion(t, fmt.Sprint("upgrade ", i))
-		meanwhile()
-		for _, pod := range pods {
-			m.awaitSidecar(t, pod.Name, isUpgraded(before))
-		}
-		t.Logf("upgrade %d: %d proxies in %s", i, len(pods), time.Since(began).Round(time.Millisecond))
-		m.awaitMore(t, buying)
-	}
-	restart()
-	m.awaitMore(t, buying)
-	must(t, m.eachDials(t.Context(), buying, func(s summary) error {
-		t.Logf("%d new connections, %d lost", s.OK+s.Failed, s.Failed)
-		if s.Failed > 0 {
-			return fmt.Errorf("of %d connections %d failed: %v", s.OK+s.Failed, s.Failed, s.Errors)
-		}
-		return nil
-	}))
-	for _, pod := range pods {
-		if now := m.await(t, pod.Name, isReadyNow); now.Status.ContainerStatuses[0].RestartCount > 0 {
-			t.Errorf("the application of %s was restarted", pod.Name)
+		held := m.hold(t)
+		m.upgrade(t, fmt.Sprint(i), version(i), meanwhile)
+		for _, h := range held {
+			h.say(t, fmt.Sprint("after upgrade ", i))
+			must(t, h.told.Close()) // the next proxy waits for the end of the first
 		}
 	}
-	m.wantIdentities(t, pods)
+	held := m.hold(t)
+	began := time.Now()
+	for i := range amount(t, "E2E_ISTIO_RESTARTS", istiodRestarts) {
+		o.restartIstiod(t)
+		for _, h := range held {
+			h.say(t, fmt.Sprint("after restart ", i))
+		}
+	}
+	t.Logf("%d restarts of istiod in %s", amount(t, "E2E_ISTIO_RESTARTS", istiodRestarts), time.Since(began).Round(time.Millisecond))
+	m.awaitMore(t, m.buying)
+	began = time.Now()
+	m.upgrade(t, "with a drain to its end", version(3), func() {})
+	for _, h := range held {
+		h.say(t, "while the old proxies drain")
+	}
+	limit := time.Since(began).Truncate(time.Second) + heldFor
+	m.patchProfile(t, map[string]any{"drainSeconds": int64(limit / time.Second)}) // also of proxies that drain
+	for _, h := range held {
+		lasted := h.awaitEnd(t).Sub(began)
+		t.Logf("a held connection was cut %s after the upgrade's begin, drainSeconds are %s", lasted.Round(time.Millisecond), limit)
+		if lasted < limit {
+			t.Errorf("a held connection was cut after %s", lasted)
+		}
+	}
+	m.wantNothingLost(t)
+}
+
+// version is a change of a profile by which proxies are upgraded, and nothing else.
+func version(i int) map[string]any {
+	return map[string]any{"env": []any{map[string]any{"name": "VERSION", "value": fmt.Sprint(i)}}}
+}
+
+// restartIstiod ends the control plane, and waits for a new one: for a while there is none.
+func (o outside) restartIstiod(t *testing.T) {
+	t.Helper()
+	o.mustKubectl(t, "delete", "pods", "-n", "istio-system", "--selector", "app=istiod,istio=pilot", "--now")
+	o.istiod(t, "rollout", "status", "--timeout=1m")
 }
 
 // allAtOnce has a node's proxies upgraded at the same time.
 func allAtOnce(spec map[string]any) { spec["rollout"] = map[string]any{"maxParallel": int64(10)} }
-
-// shopper makes connections to another application from when it is answered first, and counts them.
-func (m managed) shopper(t *testing.T, version, from string) *corev1.Pod {
-	t.Helper()
-	pod := m.member(t, "shopper", version)
-	target := meshURL(from)
-	pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "dials", Image: "localhost/tools:1", Command: []string{"sh", "-c", fmt.Sprintf(
-		"until testapp get %s; do usleep 200000; done; exec testapp dial -report 200ms -every %s %s", target, shopEvery, target)}})
-	return pod
-}
 
 // awaitMore waits until each of the pods has been answered more often than before.
 func (m managed) awaitMore(t *testing.T, pods []*corev1.Pod) {
