@@ -27,7 +27,9 @@ func TestRules_podWithOwnUsers_isCaptured(t *testing.T) {
 					t.Fatal(err)
 				}
 				in := func(id int) int { return kerneltest.FirstUser + id }
-				w.listen(t, configuration{spec: with(func(s *iptables.Spec) { s.Mode, s.ProxyUID, s.ProxyGID = mode, kerneltest.FirstUser+1337, kerneltest.FirstUser+1337 })})
+				w.listen(t, configuration{spec: with(func(s *iptables.Spec) {
+					s.Mode, s.ProxyUID, s.ProxyGID = mode, kerneltest.FirstUser+1337, kerneltest.FirstUser+1337
+				})})
 				probes, want := parseLines(t, []string{
 					fmt.Sprintf("pod %d tcp 93.184.216.34:80 = PROXY:15001", in(1000)), fmt.Sprintf("pod %d tcp 93.184.216.34:80 = WORLD:7000", in(1337)),
 					fmt.Sprintf("pod %d tcp 10.244.1.5:8080 = PROXY:15006", in(1337)), fmt.Sprintf("pod %d tcp 10.244.1.5:8080 = APP:8080", in(1000)),
