@@ -22,6 +22,7 @@ import (
 	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/agentstatus"
+	"istio-pod-network-controller/internal/cmdline"
 )
 
 // Bounds of the ways to the agent. An address behind a firewall does not answer at all.
@@ -45,6 +46,28 @@ func waysOf(via string) []string {
 		return []string{viaExec, viaDirect, viaTunnel}
 	}
 	return []string{via}
+}
+
+// described asks the agent, and adds what the caller may read by himself.
+func (w *inspectWays) described(ctx context.Context, via string) (inspect.Document, error) {
+	doc, err := w.ask(ctx, via)
+	if err == nil && doc.Programmed.Absent != "" { // of a pod that goes, the sandbox goes first
+		if why := w.gone(ctx); why != "" {
+			return doc, errors.New(why)
+		}
+	}
+	if err != nil {
+		return doc, w.orGone(ctx, err)
+	}
+	doc.Events = eventsOf(ctx, w.client, w.pod)
+	for i := range doc.Next { // the agent does not know its own name
+		doc.Next[i] = strings.NewReplacer(inspect.AgentNamespace, w.agent.Namespace, inspect.AgentPod, w.agent.Name).Replace(doc.Next[i])
+	}
+	doc.Asked.Notes = append(doc.Asked.Notes, misplacedKeys(ctx, w.client, w.pod)...)
+	if own, s := cmdline.Build().Version, w.agent.Status; s != nil && s.Version != "" && s.Version != own {
+		doc.Next = append(doc.Next, fmt.Sprintf("this command is release %s and the agent %s: where they say different things, use the agent's release", own, s.Version))
+	}
+	return doc, nil
 }
 
 // ask asks by each way until the agent answers. A refusal by the agent is an answer.

@@ -221,3 +221,13 @@ func makeLogDirectory(logRoot string, sandbox *criv1.PodSandboxConfig, config *c
 	}
 	return nil
 }
+
+// onNode returns the node's number of a user or group of a pod.
+func onNode(ranges []*criv1.IDMapping, id int64) (int64, error) {
+	for _, r := range ranges {
+		if nth := id - int64(r.GetContainerId()); nth >= 0 && nth < int64(r.GetLength()) {
+			return int64(r.GetHostId()) + nth, nil
+		}
+	}
+	return 0, fmt.Errorf("the pod's user namespace (hostUsers: false) has no user or group %d, as which the proxy runs: choose a profile with another one, or hostUsers: true", id)
+}

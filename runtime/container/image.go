@@ -15,28 +15,13 @@ import (
 // ErrNotPulled means that an image is not on the node and could not be pulled, with the runtime's reason.
 var ErrNotPulled = errors.New("the image cannot be pulled")
 
-// HasImage reports whether the node has an image.
-func (r *Runtime) HasImage(ctx context.Context, image string) (bool, error) {
-	there, err := find(ctx, r, image)
-	return there != nil, err
-}
-
-// ImageID returns the ID of an image that the node has: a name may lead to another one later.
+// ImageID returns the ID of an image that the node has, or "": a name may lead to another image later.
 func (r *Runtime) ImageID(ctx context.Context, image string) (string, error) {
-	there, err := find(ctx, r, image)
-	if err == nil && there.GetId() == "" {
-		err = fmt.Errorf("the node has no image %q", image)
-	}
-	return there.GetId(), err
-}
-
-// find returns an image of the node, or nil.
-func find(ctx context.Context, r *Runtime, image string) (*criv1.Image, error) {
 	resp, err := r.images.ImageStatus(ctx, &criv1.ImageStatusRequest{Image: &criv1.ImageSpec{Image: image}})
 	if err != nil {
-		return nil, fmt.Errorf("look for image %q: %w", image, err)
+		return "", fmt.Errorf("look for image %q: %w", image, err)
 	}
-	return resp.GetImage(), nil
+	return resp.GetImage().GetId(), nil
 }
 
 // Pull fetches an image, with each of the credentials until one is accepted, or without. The error contains none of them.

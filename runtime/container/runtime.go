@@ -167,6 +167,23 @@ func (r *Runtime) Addresses(ctx context.Context, sandbox string) ([]string, erro
 	return out, nil
 }
 
+// Owner returns which user and group of the node a container's are: other ones where its pod has a user namespace (hostUsers: false). Files for the
+// container belong to these, since its mounts are not mapped: a tmpfs cannot be before Linux 6.3.
+func (r *Runtime) Owner(ctx context.Context, spec sidecar.Spec) (uid, gid int64, err error) {
+	sandbox, err := sandboxConfig(ctx, r.runtime, r.logRoot, spec)
+	if err != nil {
+		return 0, 0, err
+	}
+	users := sandbox.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()
+	if users == nil || users.GetMode() == criv1.NamespaceMode_NODE {
+		return spec.UID, spec.GID, nil
+	}
+	if uid, err = onNode(users.GetUids(), spec.UID); err == nil {
+		gid, err = onNode(users.GetGids(), spec.GID)
+	}
+	return uid, gid, err
+}
+
 // Ready reports whether a sandbox runs.
 func (r *Runtime) Ready(ctx context.Context, sandbox string) (bool, error) {
 	resp, err := r.runtime.PodSandboxStatus(ctx, &criv1.PodSandboxStatusRequest{PodSandboxId: sandbox})

@@ -39,18 +39,6 @@ func labels(p Pod, of workload, network string, tunnel bool) map[string]string {
 	return out
 }
 
-// annotations are the pod's, without the two whose effect is in PROXY_CONFIG: pilot-agent reads them after it, and slot 1 would have the ports of
-// slot 0.
-func (m *Mesh) annotations(p Pod) map[string]string {
-	out := map[string]string{"istio.io/rev": cmp.Or(m.of.Revision, "default")}
-	for key, value := range p.Pod.Annotations {
-		if key != keyConfig && key != keyStatusPort {
-			out[key] = value
-		}
-	}
-	return out
-}
-
 // downward writes a map as the kubelet does into the files of a downward API volume.
 func downward(of map[string]string) string {
 	var lines []string

@@ -104,6 +104,18 @@ func (m *Mesh) args(pod *corev1.Pod) []string {
 	return args
 }
 
+// annotations are the pod's, without the two whose effect is in PROXY_CONFIG: pilot-agent reads them after it, and slot 1 would have the ports of
+// slot 0.
+func (m *Mesh) annotations(p Pod) map[string]string {
+	out := map[string]string{"istio.io/rev": cmp.Or(m.of.Revision, "default")}
+	for key, value := range p.Pod.Annotations {
+		if key != keyConfig && key != keyStatusPort {
+			out[key] = value
+		}
+	}
+	return out
+}
+
 // identity is who the proxy is, to whom it proves it, and what it may use.
 func (m *Mesh) identity(p Pod) (env environment) {
 	g, istiod := m.values.Global, "istiod"

@@ -49,7 +49,7 @@ type wantedImage struct{ image, secrets string }
 
 // Ensure returns nil if the node has the image, sidecars.ErrPulling while it is pulled, and why it could not be pulled.
 func (i *sidecarImages) Ensure(ctx context.Context, p *sidecars.Profile) error {
-	if there, err := i.runtime.HasImage(ctx, p.Spec.Image); err != nil || there {
+	if id, err := i.runtime.ImageID(ctx, p.Spec.Image); err != nil || id != "" {
 		return err
 	}
 	names := make([]string, 0, len(p.Spec.ImagePullSecrets))
