@@ -29,8 +29,8 @@ func startAgent(t *testing.T, n *fakeNode, root string) (m *Manager, stop func()
 	dead := false
 	m = &Manager{Runtime: n, Logs: n, Secrets: n, Images: n, Cluster: n, ControlPlanes: n, Asker: n, Queues: n, Reporter: n, Homes: Homes{Root: root}, Rollout: &Rollouts{}}
 	n.change(func() { n.killed, n.calls = func() { dead = true; cancel(); Unlock(m.lock) }, 0 }) // the kernel frees a dead agent's lock
-	if n.cluster != nil {
-		m.Cluster = n.cluster
+	if n.arrange != nil {
+		n.arrange(m)
 	}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = m.Start(ctx) }()

@@ -21,7 +21,7 @@ import (
 
 // fakeNode is a container runtime, a registry, an API server and proxies.
 type fakeNode struct {
-	cluster    Cluster // what the next agents read of pods, if not the node itself
+	arrange    func(*Manager) // what the next agents have in place of the node
 	mu         sync.Mutex
 	containers map[string]*fakeProxy
 	next       int

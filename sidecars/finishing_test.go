@@ -29,14 +29,19 @@ func (s *signalled) Signal(ctx context.Context, id string, signal unix.Signal) e
 	return errors.Join(err, s.fakeNode.Signal(ctx, id, signal))
 }
 
+// signals returns what the node has noted.
+func (s *signalled) signals() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.got)
+}
+
 // wantTold wants some proxies to have been told to finish, and none to be told again.
 func (s *signalled) wantTold(t *testing.T, m *Manager, want []string) {
 	t.Helper()
 	_ = m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0))
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !slices.Equal(s.got, want) {
-		t.Errorf("told were %q, want %q", s.got, want)
+	if got := s.signals(); !slices.Equal(got, want) {
+		t.Errorf("told were %q, want %q", got, want)
 	}
 }
 
@@ -184,8 +189,8 @@ func TestContainerEnded_runtimeDoesNotSayWhen_listCounts(t *testing.T) {
 				s := &signalled{applications: &applications{fakeNode: n, policy: corev1.RestartPolicyOnFailure, all: []sidecar.Application{c.listed}}}
 				m, stop := s.looksAfter(agent)
 				defer stop()
-				if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), maybe); err != nil || !slices.Equal(s.got, c.want) {
-					t.Errorf("told were %q, error %v; want %q", s.got, err, c.want)
+				if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), maybe); err != nil || !slices.Equal(s.signals(), c.want) {
+					t.Errorf("told were %q, error %v; want %q", s.signals(), err, c.want)
 				}
 			})
 		})
@@ -207,13 +212,13 @@ func TestFinishWithApplication_podIsGone_proxyIsEnded(t *testing.T) {
 				n.change(func() { n.gone = true })
 				gone(m)
 				after(5 * time.Second)
-				if len(s.got) > 0 {
-					t.Errorf("told were %q while the application runs", s.got)
+				if len(s.signals()) > 0 {
+					t.Errorf("told were %q while the application runs", s.signals())
 				}
 				n.change(func() { s.all[0] = ended("app", 0, 143) })
 				after(5 * time.Second)
-				if want := []string{"c001 SIGUSR1", "c001 SIGKILL"}; !slices.Equal(s.got, want) || m.follows(keyOf(sandboxOf("u1"))) || len(n.containers) > 0 {
-					t.Errorf("told were %q, want %q; followed: %t, left: %v", s.got, want, m.follows(keyOf(sandboxOf("u1"))), n.containers)
+				if want := []string{"c001 SIGUSR1", "c001 SIGKILL"}; !slices.Equal(s.signals(), want) || m.follows(keyOf(sandboxOf("u1"))) || len(n.containers) > 0 {
+					t.Errorf("told were %q, want %q; followed: %t, left: %v", s.signals(), want, m.follows(keyOf(sandboxOf("u1"))), n.containers)
 				}
 			})
 		})
@@ -233,8 +238,8 @@ func TestFinishWithApplication_agentWasKilled_nextOneEndsTheProxy(t *testing.T) 
 		n.change(func() { n.ending = true })
 		m.Follow(sandboxOf("u1"))
 		after(5 * time.Second)
-		if got := n.running(); len(got) > 0 || !slices.Contains(s.got, "c001 SIGKILL") {
-			t.Errorf("%v run, signals were %q", got, s.got)
+		if got := n.running(); len(got) > 0 || !slices.Contains(s.signals(), "c001 SIGKILL") {
+			t.Errorf("%v run, signals were %q", got, s.signals())
 		}
 	})
 }
@@ -260,12 +265,12 @@ func TestFinishWithApplication_proxyIsBeingMade_isEnded(t *testing.T) {
 				m.Follow(sandboxOf("u1"))
 				after(time.Second)
 				n.change(func() { n.ending = ending })
-				if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0)); err != nil || len(s.got) > 0 {
-					t.Errorf("told were %q, error %v", s.got, err)
+				if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0)); err != nil || len(s.signals()) > 0 {
+					t.Errorf("told were %q, error %v", s.signals(), err)
 				}
 				after(2*time.Second + finishWait + startPoll)
-				if want := []string{"c001 SIGUSR1", "c001 SIGKILL"}; !slices.Equal(s.got, want) {
-					t.Errorf("told were %q, want %q", s.got, want)
+				if want := []string{"c001 SIGUSR1", "c001 SIGKILL"}; !slices.Equal(s.signals(), want) {
+					t.Errorf("told were %q, want %q", s.signals(), want)
 				}
 				after(10 * time.Second)
 				if got := n.running(); len(got) > 0 || n.next != 1 {
@@ -285,13 +290,13 @@ func TestFinishWithApplication_runtimeSaysNothing_proxyIsTold(t *testing.T) {
 		n.change(func() { n.ending = true })
 		m.Follow(sandboxOf("u1"))
 		after(5 * time.Second)
-		if len(s.got) > 0 {
-			t.Errorf("told were %q while the application runs", s.got)
+		if len(s.signals()) > 0 {
+			t.Errorf("told were %q while the application runs", s.signals())
 		}
 		n.change(func() { s.all[1] = ended("app", 0, 143) })
 		after(cleanInterval)
-		if want := []string{"c001 SIGUSR1", "c001 SIGKILL"}; !slices.Equal(s.got, want) {
-			t.Errorf("told were %q, want %q", s.got, want)
+		if want := []string{"c001 SIGUSR1", "c001 SIGKILL"}; !slices.Equal(s.signals(), want) {
+			t.Errorf("told were %q, want %q", s.signals(), want)
 		}
 		after(5 * time.Second)
 		if got := n.running(); len(got) > 0 || n.next != 1 {

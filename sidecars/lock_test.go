@@ -160,8 +160,8 @@ func TestContainerEnded_agentWaits_isRemembered(t *testing.T) {
 					end(first)
 				}
 				after(c.wait)
-				if !c.both && len(s.got) > 0 {
-					t.Errorf("the agent that waits has told %q", s.got)
+				if !c.both && len(s.signals()) > 0 {
+					t.Errorf("the agent that waits has told %q", s.signals())
 				}
 				see()
 				stopFirst()

@@ -25,17 +25,17 @@ func TestSweep_podEndedBetweenAgents_proxyIsEnded(t *testing.T) {
 				_, stop := s.looksAfter(agent)
 				stop()
 				n.change(func() { c.ends(n) })
-				m, stop := agent()
+				n.arrange = func(m *Manager) { m.Runtime, m.Applications, m.Cluster = s, s, s }
+				_, stop = agent()
 				defer stop()
-				m.Runtime, m.Applications, m.Cluster = s, s, s
 				after(2 * sweepInterval)
-				if len(s.got) > 0 {
-					t.Errorf("told were %q while the application runs", s.got)
+				if len(s.signals()) > 0 {
+					t.Errorf("told were %q while the application runs", s.signals())
 				}
 				n.change(func() { s.all[0] = ended("app", 0, 143) })
 				after(2 * cleanInterval)
-				if !slices.Equal(s.got, c.want) {
-					t.Errorf("told were %q, want %q", s.got, c.want)
+				if !slices.Equal(s.signals(), c.want) {
+					t.Errorf("told were %q, want %q", s.signals(), c.want)
 				}
 			})
 		})

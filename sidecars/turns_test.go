@@ -93,7 +93,7 @@ func TestTakeTurn_podChoosesOtherProfile_othersAreUpgraded(t *testing.T) {
 			}
 		}, image(2))
 		cluster := twoProfiles{n, map[string]bool{}}
-		n.cluster = cluster
+		n.arrange = func(m *Manager) { m.Cluster = cluster }
 		m, stop := agent()
 		defer stop()
 		uids := followMany(m, 2)

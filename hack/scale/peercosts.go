@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// rounds is how often each way programs one pod.
+// rounds is how often each way programs one pod, changes rules under load, and is killed.
 const rounds = 20
 
 // crowdPatience is how long pods that were refused are tried again.
@@ -27,7 +27,7 @@ type cost struct {
 // starts measures one pod after the other, each way in turn.
 func (p *peersBench) starts(ctx context.Context) (rows []row, err error) {
 	took := map[*way][]cost{}
-	for range p.times(rounds) {
+	for range p.times() {
 		for _, w := range p.ways {
 			c, err := p.startOne(ctx, w)
 			if err != nil {

@@ -8,12 +8,6 @@ import (
 	"time"
 )
 
-// How often rules are changed under load, and how often who applies them is killed.
-const (
-	changesUnderLoad = 20
-	deaths           = 20
-)
-
 // changed is what connections have seen of changes.
 type changed struct{ made, past, failed, broken, inForce int }
 
@@ -30,7 +24,7 @@ func (p *peersBench) edits(ctx context.Context) ([]row, error) {
 		}
 	}
 	var rows []row
-	of := fmt.Sprintf("%d changes of the rules of a pod with traffic, ", p.times(changesUnderLoad))
+	of := fmt.Sprintf("%d changes of the rules of a pod with traffic, ", p.times())
 	for _, f := range []struct {
 		name  string
 		count func(changed) int
@@ -61,7 +55,7 @@ func (p *peersBench) editUnderLoad(ctx context.Context, w *way) (c changed, err 
 		return c, err
 	}
 	var took []time.Duration
-	for range p.times(changesUnderLoad) {
+	for range p.times() {
 		began := time.Now()
 		if err := p.editOnce(ctx, w, m); err != nil {
 			l.stop()
@@ -113,7 +107,7 @@ func (p *peersBench) kills(ctx context.Context) (rows []row, err error) {
 			continue
 		}
 		var first, later left
-		for range p.times(deaths) {
+		for range p.times() {
 			if err := p.killFirst(ctx, w, draw, &first); err != nil {
 				return rows, fmt.Errorf("killed at first: %s: %w", w.name, err)
 			}
@@ -122,7 +116,7 @@ func (p *peersBench) kills(ctx context.Context) (rows []row, err error) {
 			}
 		}
 		of := func(what string, n int) {
-			rows = append(rows, newRow(fmt.Sprintf("killed %d times %s: %s", p.times(deaths), what, w.name), "count", float64(n), 0, "reported"))
+			rows = append(rows, newRow(fmt.Sprintf("killed %d times %s: %s", p.times(), what, w.name), "count", float64(n), 0, "reported"))
 		}
 		of("while a new pod gets its rules, it has none", first.none)
 		of("while a new pod gets its rules, it has some", first.half)

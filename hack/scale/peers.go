@@ -200,9 +200,9 @@ func (p *peersBench) edit(ctx context.Context, m *meshPod) (err error) {
 }
 
 // times is how often something is measured.
-func (b bench) times(n int) int {
+func (b bench) times() int {
 	if b.small {
 		return 1
 	}
-	return n
+	return rounds
 }

@@ -49,23 +49,26 @@ func TestAsk_applicationHasThePort_isRefused(t *testing.T) {
 			c.spec.RunAsUser, c.spec.Readiness.TCPPort = proxy, 7003
 			c.spec.Network.OutboundPort, c.spec.Network.InboundPort = 7001, 7002
 			if _, taken := c.listens["127.0.0.1:7003"]; !taken { // the proxy itself is ready
-				owner := proxy
-				if c.spec.Network.Transparent {
-					owner = 0
-				}
+				owner := map[bool]int{false: proxy, true: 0}[c.spec.Network.Transparent]
 				go kerneltest.Answer(kerneltest.ListenTCP(t, ns, kerneltest.Owner{UID: owner, GID: owner}, false, "127.0.0.1:7003"), "x")
 			}
 			a := asker{namespaces: namespaces(t), homes: sidecars.Homes{Root: t.TempDir()}}
 			s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u1", ID: "s1", NetNS: ns.Path()}
-			if dir := a.homes.RunDirectory(s); c.home != 0 {
-				if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chown(dir, c.home, c.home)); err != nil {
-					t.Fatal(err)
-				}
+			if c.home != 0 {
+				makeRunDirectory(t, a.homes.RunDirectory(s), c.home)
 			}
 			err := a.Ask(t.Context(), s, &sidecars.Profile{Spec: c.spec}, 0, sidecars.IsReady)
 			if errors.Is(err, sidecars.ErrPortTaken) != (c.wantedPorts != "") || err != nil && !strings.Contains(err.Error(), c.wantedPorts) || c.wantedPorts == "" && err != nil {
 				t.Errorf("error %v, want %q in it", err, c.wantedPorts)
 			}
 		})
+	}
+}
+
+// makeRunDirectory makes the directory of a pod's proxies, as the manager does.
+func makeRunDirectory(t *testing.T, dir string, owner int) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chown(dir, owner, owner)); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // usersOfNode are the user IDs of the node that the kubelet gives to no pod with a user namespace.
@@ -23,10 +25,7 @@ func TestSidecarInAUserNamespace(t *testing.T) {
 			pod, no := plainPod(name), false
 			pod.Spec.HostUsers = &no
 			pod = m.startManaged(t, pod)
-			uid, _, _ := strings.Cut(processField(t, m.containerPID(t, pod, managedProxy), "Uid"), "\t")
-			if n, err := strconv.Atoi(uid); err != nil || n < usersOfNode {
-				t.Errorf("the proxy is user %q of the node", uid)
-			}
+			m.wantUserOfPod(t, pod)
 			f, seen := families()[0], families()[0].passthrough
 			if name == "transparent" {
 				seen = f.client
@@ -49,5 +48,14 @@ func TestSidecarInAUserNamespace(t *testing.T) {
 				t.Errorf("of %d connections %d bypassed the proxy, error %v", load.asked, load.bypassed, load.failed)
 			}
 		})
+	}
+}
+
+// wantUserOfPod wants the pod's proxy to be no user of the node's own.
+func (m managed) wantUserOfPod(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	uid, _, _ := strings.Cut(processField(t, m.containerPID(t, pod, managedProxy), "Uid"), "\t")
+	if n, err := strconv.Atoi(uid); err != nil || n < usersOfNode {
+		t.Errorf("the proxy is user %q of the node", uid)
 	}
 }
