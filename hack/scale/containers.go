@@ -158,12 +158,16 @@ func listenIn(dir, name string) (net.Listener, error) {
 	return l, err
 }
 
-// accept takes connections, and ends them.
+// accept answers a question on each connection, as HAProxy does on its admin socket.
 func accept(l net.Listener) {
+	question := make([]byte, 64)
 	for {
 		conn, err := l.Accept()
 		if err != nil {
 			return
+		}
+		if _, err := conn.Read(question); err == nil {
+			_, _ = conn.Write([]byte("\n"))
 		}
 		_ = conn.Close()
 	}
