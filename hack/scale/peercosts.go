@@ -17,7 +17,7 @@ const rounds = 20
 // crowdPatience is how long pods that were refused are tried again.
 const crowdPatience = 5 * time.Minute
 
-// cost is what programming takes.
+// cost is the price of programming a pod, or many.
 type cost struct {
 	wait    time.Duration
 	used    counts

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// changed is what connections have seen of changes.
+// changed counts changes, and their effects on connections.
 type changed struct{ made, past, failed, broken, inForce int }
 
 // edits changes the rules of pods with traffic.
@@ -96,7 +96,7 @@ func (p *peersBench) programmed(ctx context.Context, w *way) (*meshPod, error) {
 	return m, nil
 }
 
-// left is what pods are like after who applied their rules was killed, and after it has worked again.
+// left counts pods by their state after a kill, and after the next run.
 type left struct{ none, all, half, past, dead, never int }
 
 // kills ends who applies rules at drawn points: while a new pod gets them, and while they are changed.

@@ -15,7 +15,7 @@ import (
 	"istio-pod-network-controller/internal/netns"
 )
 
-// What answers a connection: the proxy, or whoever the client has asked for.
+// The banners of the two that may answer a connection: the proxy, or the client's own destination.
 const (
 	byProxy  = "proxy"
 	directly = "direct"

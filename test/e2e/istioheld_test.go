@@ -84,7 +84,7 @@ func (m *mall) wantNothingLost(t *testing.T) {
 	m.wantIdentities(t, m.pods)
 }
 
-// bytesPort is where stores repeat what they are told.
+// bytesPort is the stores' port for echoes.
 const bytesPort uint16 = 9000
 
 // store is an application that has also the Service "bytes", for connections that stay.
