@@ -4,6 +4,7 @@
 # E2E_BACKENDS lists what programs the kernel, a round each in the same cluster: "nftables iptables" unless it says otherwise, "none" for no such round.
 # E2E_HOOKS lists the ways to leave no window, a round each behind those, and "lifecycle", the chart's upgrade, rollback and removal:
 # "nri required powercut wait cni lifecycle istio" unless it says otherwise. "istio" is beside real Istio, which is built first: see hack/istio.sh.
+# "kubernetes", which is there on request only, goes over from the release that E2E_KUBERNETES names to the kit's.
 # E2E_ENVOY is an Envoy for Istio's proxies in it: a stand-in unless it says otherwise. E2E_ISTIO_STARTS is how many pods' starts are measured: 2,
 # E2E_ISTIO_RESTARTS how often istiod ends under load: 10.
 # E2E_RUNTIME is the node's container runtime: containerd unless it says crio. E2E_CONTAINERD and E2E_KUBERNETES are other releases of these, such as
@@ -41,7 +42,7 @@ known() {
   fi
 }
 for word in "${backends[@]}"; do known E2E_BACKENDS "$word" nftables iptables none; done
-for word in $hooks; do known E2E_HOOKS "$word" nri required powercut wait cni lifecycle istio; done
+for word in $hooks; do known E2E_HOOKS "$word" nri required powercut wait cni lifecycle istio kubernetes; done
 known E2E_RUNTIME "$runtime" containerd crio
 if [[ ${E2E_BENCH:-} ]]; then known E2E_BENCH "$E2E_BENCH" small; fi
 if ((${#backends[@]} == 0)); then known E2E_BACKENDS '' nftables iptables none; fi
@@ -231,6 +232,7 @@ before=$(configuration)
 hook nri --set nri=required --set startupTaint=true \
   --set sidecars.enabled=true --set 'sidecars.secrets={e2e-registry,e2e-tls,e2e-late}' --set 'sidecars.tokenAudiences={e2e-mesh}' \
   --values test/e2e/testdata/shared-values.yaml
+hook kubernetes --set nri=required --set sidecars.enabled=true
 # The chaos has every trouble of TestAlwaysNothingBypassesTheProxyInTrouble.
 hook required --set nri=required --set admission.requiredPlugins=true
 # With proxies that the agent runs: they are gone with the power, too.

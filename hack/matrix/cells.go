@@ -42,6 +42,8 @@ func cells() []Cell {
 		list = append(list, cluster("kubernetes-"+version, "the end-to-end tests, round nri, on Kubernetes "+version,
 			"E2E_KUBERNETES="+version, "E2E_BACKENDS=none", "E2E_HOOKS=nri"))
 	}
+	list = append(list, cluster("upgrade-1.36.3", "Kubernetes goes over from 1.36.3 to the kit's release under load",
+		"E2E_KUBERNETES=1.36.3", "E2E_BACKENDS=none", "E2E_HOOKS=kubernetes"))
 	for _, version := range []string{"1.7.35", "2.3.7"} {
 		list = append(list, cluster("containerd-"+version, "the end-to-end tests, round nri, on containerd "+version,
 			"E2E_CONTAINERD="+version, "E2E_BACKENDS=none", "E2E_HOOKS=nri"))

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -96,70 +95,67 @@ func (c *ticker) now() (conns, ended, read int) {
 	return c.conns, c.ended, c.read
 }
 
-// Every proxy of the node is replaced, again and again, under load in both directions: no new connection fails, and none that is open
-// breaks. Neither the agent's end nor the kubelet's or the runtime's changes that.
-//
-// Not parallel: it ends them.
-//
-//e2e:rounds nri
-func TestSidecarsAreUpgradedWithoutALostConnection(t *testing.T) {
-	m := newManaged(t, func(spec map[string]any) { spec["drainSeconds"] = int64(600) })
+// underLoad are pods with proxies under load: new connections in both directions all the time, and open ones in both, which are talked on.
+type underLoad struct {
+	managed
+
+	pods  []*corev1.Pod
+	ticks *ticker
+	loads []*inboundLoad
+	held  []*echo
+}
+
+// startUnderLoad returns when all pods are ready and have connections of each kind.
+func (m managed) startUnderLoad(t *testing.T, n int) *underLoad {
+	t.Helper()
 	f := families()[0]
-	ticks := listenTicks(t)
-	world, tick := f.at(1, worldPort).String(), f.at(2, uint16(ticks.Addr().(*net.TCPAddr).Port)).String()
-	pods := make([]*corev1.Pod, amount(t, "E2E_SIDECARS", loadedPods))
-	every := loadedEvery * time.Duration(len(pods))
-	for i := range pods {
+	b := &underLoad{managed: m, pods: make([]*corev1.Pod, n), ticks: listenTicks(t)}
+	world, tick := f.at(1, worldPort).String(), f.at(2, uint16(b.ticks.Addr().(*net.TCPAddr).Port)).String()
+	every := loadedEvery * time.Duration(n)
+	for i := range n {
 		m.create(t, loadedPod(fmt.Sprintf("loaded-%d", i), every, world, tick))
 	}
-	var loads []*inboundLoad
-	var held []*echo
-	for i := range pods {
-		pods[i] = m.await(t, fmt.Sprintf("loaded-%d", i), isReadyNow)
-		loads = append(loads, loadInboundEvery(t, every, at(pods[i], f, appPort), f.passthrough))
-		held = append(held, dialEcho(t, at(pods[i], f, appTCPPort)))
+	for i := range n {
+		b.pods[i] = m.await(t, fmt.Sprintf("loaded-%d", i), isReadyNow)
+		b.loads = append(b.loads, loadInboundEvery(t, every, at(b.pods[i], f, appPort), f.passthrough))
+		b.held = append(b.held, dialEcho(t, at(b.pods[i], f, appTCPPort)))
 	}
 	eventually(t, "the pods' connections", func(ctx context.Context) error {
-		if conns, _, _ := ticks.now(); conns < len(pods) {
-			return fmt.Errorf("%d of %d are open", conns, len(pods))
+		if conns, _, _ := b.ticks.now(); conns < n {
+			return fmt.Errorf("%d of %d are open", conns, n)
 		}
-		return errors.Join(m.eachDials(ctx, pods, func(s summary) error { return atLeast(s.OK, 1) }))
+		return m.eachDials(ctx, b.pods, func(s summary) error { return atLeast(s.OK, 1) })
 	})
-	wantDone := finishedProxy(t)
-	for i, trouble := range []func(){
-		// In this order: the kubelet does not start without the runtime.
-		func() { m.killAgent(t) }, func() { m.restartDaemon(t, m.node.Runtime); m.restartDaemon(t, "kubelet") },
-	} {
-		began := time.Now()
-		before, err := m.sidecar(t.Context(), pods[0].Name)
-		must(t, err)
-		m.newVersion(t, fmt.Sprint("upgrade ", i))
-		trouble()
-		for _, pod := range pods {
-			m.awaitSidecar(t, pod.Name, isUpgraded(before))
-		}
-		t.Logf("upgrade %d: %d proxies in %s", i, len(pods), time.Since(began).Round(time.Millisecond))
-		for j := range held {
-			held[j].say(t, fmt.Sprint("after upgrade ", i))
-		}
-		wantDone()
+	return b
+}
+
+// say talks on all connections that are held open.
+func (b *underLoad) say(t *testing.T, when string) {
+	t.Helper()
+	for i := range b.held {
+		b.held[i].say(t, when)
 	}
+}
+
+// wantNoneLost ends the load, and wants no connection to have failed, broken or passed the proxy by.
+func (b *underLoad) wantNoneLost(t *testing.T) {
+	t.Helper()
 	asked := 0
-	for i, l := range loads {
+	for i, l := range b.loads {
 		l.stop(t)
 		asked += l.asked
 		if l.failed != nil || l.bypassed > 0 || l.asked == 0 {
 			t.Errorf("inbound of pod %d: of %d connections %d bypassed the proxy, error %v", i, l.asked, l.bypassed, l.failed)
 		}
 	}
-	conns, ended, read := ticks.now()
-	if conns != len(pods) || ended != 0 {
-		t.Errorf("of the pods' %d open connections %d have ended; want %d and none", conns, ended, len(pods))
+	conns, ended, read := b.ticks.now()
+	if conns != len(b.pods) || ended != 0 {
+		t.Errorf("of the pods' %d open connections %d have ended; want %d and none", conns, ended, len(b.pods))
 	}
 	dialled, faults := 0, []string{}
 	eventually(t, "the pods' logs", func(ctx context.Context) error { // the kubelet may have started just now
 		dialled, faults = 0, nil
-		return m.eachDials(ctx, pods, func(s summary) error {
+		return b.eachDials(ctx, b.pods, func(s summary) error {
 			dialled += s.OK
 			if s.Failed > 0 {
 				faults = append(faults, fmt.Sprintf("of %d connections %d failed: %v", s.OK+s.Failed, s.Failed, s.Errors))
@@ -171,6 +167,35 @@ func TestSidecarsAreUpgradedWithoutALostConnection(t *testing.T) {
 		t.Errorf("outbound: %q", faults)
 	}
 	t.Logf("%d inbound and %d outbound connections, %d lines on %d open ones", asked, dialled, read, conns)
+}
+
+// Every proxy of the node is replaced, again and again, under load in both directions: no new connection fails, and none that is open
+// breaks. Neither the agent's end nor the kubelet's or the runtime's changes that.
+//
+// Not parallel: it ends them.
+//
+//e2e:rounds nri
+func TestSidecarsAreUpgradedWithoutALostConnection(t *testing.T) {
+	m := newManaged(t, func(spec map[string]any) { spec["drainSeconds"] = int64(600) })
+	b := m.startUnderLoad(t, amount(t, "E2E_SIDECARS", loadedPods))
+	wantDone := finishedProxy(t)
+	for i, trouble := range []func(){
+		// In this order: the kubelet does not start without the runtime.
+		func() { m.killAgent(t) }, func() { m.restartDaemon(t, m.node.Runtime); m.restartDaemon(t, "kubelet") },
+	} {
+		began := time.Now()
+		before, err := m.sidecar(t.Context(), b.pods[0].Name)
+		must(t, err)
+		m.newVersion(t, fmt.Sprint("upgrade ", i))
+		trouble()
+		for _, pod := range b.pods {
+			m.awaitSidecar(t, pod.Name, isUpgraded(before))
+		}
+		t.Logf("upgrade %d: %d proxies in %s", i, len(b.pods), time.Since(began).Round(time.Millisecond))
+		b.say(t, fmt.Sprint("after upgrade ", i))
+		wantDone()
+	}
+	b.wantNoneLost(t)
 }
 
 // isUpgraded wants a proxy of another version than before to serve. Its epoch is not known: the runtime may end while it starts one.

@@ -64,7 +64,7 @@ var release = regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+$`)
 func (r *releases) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&r.runtime, "runtime", config.Containerd, "the container runtime: containerd or crio, which is built when it is asked for")
 	cmd.Flags().StringVar(&r.containerd, "containerd", "", "another release of containerd, such as 1.7.35, which is built from its own module")
-	cmd.Flags().StringVar(&r.kubernetes, "kubernetes", "", "another release of Kubernetes, such as 1.35.4, which is built from its own module")
+	r.kubernetesFlag(cmd)
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		switch {
 		case r.runtime != config.Containerd && r.runtime != config.CRIO:
@@ -72,13 +72,24 @@ func (r *releases) flags(cmd *cobra.Command) {
 		case r.runtime == config.CRIO && r.containerd != "":
 			return errors.New("--runtime crio and --containerd: choose one")
 		}
-		for flag, version := range map[string]string{"containerd": r.containerd, "kubernetes": r.kubernetes} {
-			if version != "" && !release.MatchString(version) {
-				return fmt.Errorf("--%s %q: want a release such as 1.35.4", flag, version)
-			}
-		}
-		return nil
+		return r.check()
 	}
+}
+
+// kubernetesFlag is for commands that ask for a release of Kubernetes only.
+func (r *releases) kubernetesFlag(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&r.kubernetes, "kubernetes", "", "another release of Kubernetes, such as 1.35.4, which is built from its own module")
+	cmd.PreRunE = func(*cobra.Command, []string) error { return r.check() }
+}
+
+// check refuses what is no release.
+func (r *releases) check() error {
+	for flag, version := range map[string]string{"containerd": r.containerd, "kubernetes": r.kubernetes} {
+		if version != "" && !release.MatchString(version) {
+			return fmt.Errorf("--%s %q: want a release such as 1.35.4", flag, version)
+		}
+	}
+	return nil
 }
 
 // images prints the archives, for scripts.

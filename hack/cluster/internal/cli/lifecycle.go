@@ -57,6 +57,27 @@ func (o *options) up() *cobra.Command {
 	return cmd
 }
 
+// upgrade builds before it stops anything.
+func (o *options) upgrade() *cobra.Command {
+	var choice releases
+	cmd := &cobra.Command{
+		Use: "upgrade", Short: "Go over to another release of Kubernetes: control plane first, kubelet last; etcd, the container runtime and pods go on", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, _, err := o.running(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			programs, err := o.buildCluster(cmd.Context(), cmd.ErrOrStderr(), choice)
+			if err != nil {
+				return err
+			}
+			return c.Upgrade(cmd.Context(), programs)
+		},
+	}
+	choice.kubernetesFlag(cmd)
+	return cmd
+}
+
 // down succeeds when nothing is up: scripts call it first to be sure.
 func (o *options) down() *cobra.Command {
 	return &cobra.Command{

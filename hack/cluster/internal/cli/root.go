@@ -38,7 +38,7 @@ func New(out, progress io.Writer) *cobra.Command {
 	root.Flags().StringVar(&o.name, "name", os.Getenv("KC_NAME"), "name of the cluster: clusters of several names run beside each other")
 	root.AddCommand(
 		o.deps(), o.build(), o.images(), o.image(),
-		o.up(), o.down(), o.status(), o.start(), o.stop(), o.restart(), o.kill(), o.powercut(), o.boot(),
+		o.up(), o.down(), o.status(), o.start(), o.stop(), o.restart(), o.kill(), o.powercut(), o.boot(), o.upgrade(),
 		o.load(), o.pods(), o.kubectl(), o.exec(), o.node(),
 	)
 	return root

@@ -1,0 +1,54 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"istio-pod-network-controller/hack/cluster/internal/state"
+)
+
+// Upgrade starts Kubernetes again from another directory of programs, in the order in which releases may differ: the API server first, the kubelet last.
+// It returns when the new kubelet has said that the node is ready. etcd, the container runtime and all pods go on. If it fails, what has been
+// started stays, to be looked at.
+func (c *Cluster) Upgrade(ctx context.Context, programs string) error {
+	return c.withState(func(s *state.State) error {
+		ctx, cancel := context.WithTimeout(ctx, startLimit)
+		defer cancel()
+		r := &run{cluster: c, state: s, began: time.Now(), ended: make(chan ending, 16)}
+		s.Programs = programs
+		again := func(names ...string) error {
+			for _, name := range names {
+				if err := s.Daemons[name].Stop(grace); err != nil {
+					return err
+				}
+				if err := r.launch(name); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		err := r.do(ctx,
+			step{"API server is ready", func(ctx context.Context) (err error) {
+				if r.api, err = c.client(s); err != nil {
+					return err
+				}
+				if err := again(apiServer); err != nil {
+					return err
+				}
+				return r.wait(ctx, "the API server", r.api.Ready)
+			}},
+			step{"node is ready", func(ctx context.Context) error {
+				if err := again(controllerManager, scheduler, kubeProxy, kubelet); err != nil {
+					return err
+				}
+				started := time.Now()
+				return r.wait(ctx, "the node", func(ctx context.Context) error { return r.api.NodeReady(ctx, c.Plan.NodeName, started) })
+			}},
+		)
+		if err != nil {
+			return fmt.Errorf("upgrade Kubernetes: %w", err)
+		}
+		return nil
+	})
+}
