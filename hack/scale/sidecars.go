@@ -269,7 +269,7 @@ func (n *nodeBench) costs(without, half, with idleAgent) []row {
 	of := fmt.Sprintf("%d idle proxies", n.proxies)
 	more := float64(n.proxies - n.proxies/2)
 	return []row{
-		newRow("heap and stacks in use by the agent for an idle proxy, of "+of, "KiB", (with.inUse-half.inUse)/more, 0, "< 20"),
+		newRow("heap and stacks in use by the agent for an idle proxy, of "+of, "KiB", (with.inUse-half.inUse)/more, 0, "< 10"),
 		newRow("RSS of the agent for an idle proxy, of "+of, "KiB", (with.rss-half.rss)*1024/more, 0, "< 20"),
 		newRow(fmt.Sprintf("RSS of the agent with %d idle proxies, against the same pods without", n.proxies/2), "MiB", half.rss, without.rss, "reported"),
 		newRow("RSS of the agent with "+of+", against the same pods without", "MiB", with.rss, without.rss, "reported"),
