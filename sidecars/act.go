@@ -60,7 +60,7 @@ func (s stepping) stop(ctx context.Context, a Action) error {
 	mine.stopped = true
 	s.answers[a.ID] = mine
 	if !mine.hung.IsZero() {
-		s.memory.why, s.memory.log = mine.hangs(), "" // not why it could not hand over
+		s.memory.why, s.memory.log, s.memory.last = mine.hangs(), "", "" // not why it could not hand over
 	} else if c := s.container(a.ID); !mine.ready && s.aim != nil && c.Hash == s.aim.Hash { // a proxy that is only outdated has not failed
 		why := a.Why
 		if mine.readiness.why != "" {
