@@ -107,7 +107,8 @@ type Decision struct {
 //   - If the serving proxy has another hash and may be upgraded, or hangs, a new one takes over from it. A proxy that hangs is
 //     ended then, not drained. If there is no room for its successor, it is ended first.
 func Decide(d Desired, there []Proxy, now time.Time) (out Decision) {
-	running := out.sweep(there)
+	running, ended := sweep(there)
+	defer func() { out.Actions = append(out.Actions, ended...) }() // last: a successor does not wait for it
 	if !d.Wanted && !d.Keep {
 		for _, p := range running {
 			out.end(p, "the pod has no proxy any more")
@@ -155,18 +156,18 @@ func Decide(d Desired, there []Proxy, now time.Time) (out Decision) {
 	return out
 }
 
-// sweep removes containers that do not run, and returns the running ones, oldest first.
-func (d *Decision) sweep(there []Proxy) (running []Proxy) {
+// sweep returns the running containers, oldest first, and the removal of the others.
+func sweep(there []Proxy) (running []Proxy, ended []Action) {
 	for _, p := range there {
 		switch {
 		case p.State == sidecar.Running:
 			running = append(running, p)
 		case !p.Stays:
-			d.Actions = append(d.Actions, Action{Verb: Remove, ID: p.ID, Epoch: p.Epoch})
+			ended = append(ended, Action{Verb: Remove, ID: p.ID, Epoch: p.Epoch})
 		}
 	}
 	slices.SortFunc(running, func(a, b Proxy) int { return cmp.Compare(a.Epoch, b.Epoch) })
-	return running
+	return running, ended
 }
 
 // leaveDraining returns the proxies that were not told to drain, and ends those whose time to do so is over.

@@ -90,7 +90,7 @@ func starts() map[string]decideCase {
 			wants(), []Proxy{running(0, unknown, unready(time.Minute))}, Decision{Ask: []string{"a"}, Again: ago(50 * time.Second)},
 		},
 		"one has ended, and later ones were removed": {
-			wants(func(d *Desired) { d.Epoch = 7 }), []Proxy{running(2, state(sidecar.Exited))}, Decision{Actions: []Action{remove(2), start(7, "")}},
+			wants(func(d *Desired) { d.Epoch = 7 }), []Proxy{running(2, state(sidecar.Exited))}, Decision{Actions: []Action{start(7, ""), remove(2)}},
 		},
 		"one starts": {
 			wants(), []Proxy{running(0, unready(4*time.Second))}, Decision{Ask: []string{"a"}, Again: now().Add(6 * time.Second)},
@@ -101,8 +101,8 @@ func starts() map[string]decideCase {
 			[]Proxy{running(0, unready(time.Second))},
 			Decision{Actions: []Action{stop(0, "it was not ready yet, and a new version replaces it")}},
 		},
-		"it has ended":                    {wants(), []Proxy{running(2, state(sidecar.Exited))}, Decision{Actions: []Action{remove(2), start(3, "")}}},
-		"it was made and not started":     {wants(), []Proxy{running(2, state(sidecar.Created))}, Decision{Actions: []Action{remove(2), start(3, "")}}},
+		"it has ended":                    {wants(), []Proxy{running(2, state(sidecar.Exited))}, Decision{Actions: []Action{start(3, ""), remove(2)}}},
+		"it was made and not started":     {wants(), []Proxy{running(2, state(sidecar.Created))}, Decision{Actions: []Action{start(3, ""), remove(2)}}},
 		"an old container lies beside it": {wants(), []Proxy{running(0, state(sidecar.Exited)), running(1)}, Decision{Actions: []Action{remove(0)}, Serving: "b"}},
 	}
 }
@@ -177,7 +177,7 @@ func upgrades() map[string]decideCase {
 		"the new one has ended": {
 			wants(to("v2")),
 			[]Proxy{running(0), running(1, v2, state(sidecar.Exited))},
-			Decision{Actions: []Action{remove(1), start(2, "a")}, Serving: "a"},
+			Decision{Actions: []Action{start(2, "a"), remove(1)}, Serving: "a"},
 		},
 		"the profile changes again during an upgrade": {
 			wants(to("v3")),
@@ -214,7 +214,7 @@ func ends() map[string]decideCase {
 		"the new one has crashed while the old one drains": {
 			wants(),
 			[]Proxy{running(0, draining(5*time.Second)), running(1, state(sidecar.Exited))},
-			Decision{Actions: []Action{remove(1), start(2, "")}, Again: now().Add(40 * time.Second)},
+			Decision{Actions: []Action{start(2, ""), remove(1)}, Again: now().Add(40 * time.Second)},
 		},
 		"three run and the newest is ready": {
 			wants(), []Proxy{running(2), running(0), running(1)}, Decision{Actions: []Action{drain(0), drain(1)}, Serving: "c"},
@@ -227,7 +227,7 @@ func ends() map[string]decideCase {
 		"the pod no longer has a proxy": {
 			Desired{},
 			[]Proxy{running(0, draining(time.Second)), running(1), running(2, state(sidecar.Exited))},
-			Decision{Actions: []Action{remove(2), stop(0, "the pod has no proxy any more"), stop(1, "the pod has no proxy any more")}},
+			Decision{Actions: []Action{stop(0, "the pod has no proxy any more"), stop(1, "the pod has no proxy any more"), remove(2)}},
 		},
 		"the profile is gone": {Desired{Keep: true}, []Proxy{running(0)}, Decision{Serving: "a"}},
 		"the profile is gone, and the proxy has ended": {

@@ -45,17 +45,17 @@ func TestDecide_envoys_leaveDrainingToSuccessor(t *testing.T) {
 		"an Envoy ends while its successor starts": {
 			changed,
 			[]Proxy{running(0, state(sidecar.Exited)), running(1, v2, unready(time.Second), orphan)},
-			Decision{Actions: []Action{remove(0), kill(1, "the proxy that it was to take over from has ended")}},
+			Decision{Actions: []Action{kill(1, "the proxy that it was to take over from has ended"), remove(0)}},
 		},
 		"an Envoy's successor ended at its start": {
 			changed,
 			[]Proxy{running(0), running(1, v2, state(sidecar.Exited))},
-			Decision{Actions: []Action{remove(1), start(2, "a")}, Serving: "a"},
+			Decision{Actions: []Action{start(2, "a"), remove(1)}, Serving: "a"},
 		},
 		"an Envoy's successor took its listeners and ended": {
 			wants(hot),
 			[]Proxy{running(0, succeeded), running(1, v2, state(sidecar.Exited))},
-			Decision{Actions: []Action{remove(1), drain(0), start(2, "")}},
+			Decision{Actions: []Action{drain(0), start(2, ""), remove(1)}},
 		},
 		"it drains already": {
 			wants(hot), []Proxy{running(0, succeeded, draining(5*time.Second)), running(1)}, Decision{Serving: "b", Again: now().Add(45 * time.Second)},

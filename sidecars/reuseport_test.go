@@ -109,12 +109,12 @@ func TestDecide_slots_areTakenInTurn(t *testing.T) {
 		"the next epoch has the slot of the running proxy, since one has failed": {
 			wants(slotted, to("v2")),
 			[]Proxy{running(0), running(1, v2, state(sidecar.Exited))},
-			Decision{Actions: []Action{remove(1), start(3, "a")}, Serving: "a"},
+			Decision{Actions: []Action{start(3, "a"), remove(1)}, Serving: "a"},
 		},
 		"the slot of a proxy that drains is not free": {
 			wants(slotted),
 			[]Proxy{running(0, draining(time.Second)), running(1, state(sidecar.Exited))},
-			Decision{Actions: []Action{remove(1), start(3, "")}, Again: now().Add(44 * time.Second)},
+			Decision{Actions: []Action{start(3, ""), remove(1)}, Again: now().Add(44 * time.Second)},
 		},
 		"no third one beside a proxy that drains": {
 			wants(slotted, to("v2")),
