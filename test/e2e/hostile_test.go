@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // harm is what a pod with NET_ADMIN does in its own network namespace, over and over, as a shell reads it; it says "did" where
@@ -70,6 +71,19 @@ func hostilePod(name string, userNamespace bool, h harm) *corev1.Pod {
 	return pod
 }
 
+// needsUserNamespaces skips a test of pods that have one on a node whose container runtime has none.
+func (c *cluster) needsUserNamespaces(t *testing.T) {
+	t.Helper()
+	node, err := c.api.CoreV1().Nodes().Get(t.Context(), c.node.NodeName, metav1.GetOptions{})
+	must(t, err)
+	for _, h := range node.Status.RuntimeHandlers {
+		if h.Name == "" && h.Features != nil && h.Features.UserNamespaces != nil && *h.Features.UserNamespaces {
+			return
+		}
+	}
+	t.Skip("this node's container runtime has no user namespaces: containerd has them from 2.0 on")
+}
+
 // What a pod does to its own rules is its own affair: the agent lives, bounded, other pods start in time and keep their rules,
 // and the pod's own are mended when it stops.
 //
@@ -93,6 +107,9 @@ func TestHostilePodsHurtNobodyElse(t *testing.T) {
 func testHostilePod(t *testing.T, h harm, users bool) {
 	t.Helper()
 	s := newSpace(t, asked())
+	if users {
+		s.needsUserNamespaces(t)
+	}
 	agent := s.agent(t)
 	bystander := s.startMesh(t, meshPod("bystander", nil))
 	hostile := s.create(t, hostilePod("hostile", users, h))
@@ -234,6 +251,9 @@ func TestUnusualPodsAreProgrammed(t *testing.T) {
 	for _, pod := range []*corev1.Pod{large, own} {
 		t.Run(pod.Name, func(t *testing.T) {
 			t.Parallel()
+			if pod == own {
+				s.needsUserNamespaces(t)
+			}
 			if pod == own && backend() == iptables { // which cannot serve it, and says so
 				s.create(t, pod)
 				s.await(t, pod.Name, hasStatus(statusFailed))

@@ -22,6 +22,7 @@ func TestSidecarInAUserNamespace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := newManaged(t, change)
+			m.needsUserNamespaces(t)
 			pod, no := plainPod(name), false
 			pod.Spec.HostUsers = &no
 			pod = m.startManaged(t, pod)
