@@ -24,7 +24,6 @@ type statusOptions struct {
 	labels, fields string
 	node           string
 	output         string
-	noHeaders      bool
 	watch          bool
 }
 
@@ -46,8 +45,7 @@ func newStatus(p Program) *cobra.Command {
 	fs.StringVarP(&o.labels, "selector", "l", "", "a label selector of pods, as in app=cart,tier!=test")
 	fs.StringVar(&o.fields, "field-selector", "", "a field selector of pods, as in status.phase=Running")
 	fs.StringVar(&o.node, "node", "", "one node, and its pods")
-	fs.StringVarP(&o.output, "output", "o", "", "wide, json, yaml, jsonpath=PATH of what json prints, or custom-columns=HEAD:PATH,... with a row for each pod; empty means tables")
-	fs.BoolVar(&o.noHeaders, "no-headers", false, "no line with the columns' names")
+	fs.StringVarP(&o.output, "output", "o", "", "wide, json or yaml; empty means tables")
 	fs.BoolVarP(&o.watch, "watch", "w", false, "go on, and print a line for each change")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return cmdline.Unasked(cmdline.WrongFlag(cmd, err)) })
 	_ = o.complete(cmd, map[string][]string{"output": {cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML}}) // the flags are those above; a test completes each
@@ -67,7 +65,7 @@ func (o *statusOptions) Validate() error {
 	var errs []error
 	namespace := o.givenNamespace()
 	if o.output != "" {
-		errs = append(errs, validOutput(o.output, cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML))
+		errs = append(errs, cmdline.OneOf("output", o.output, cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML))
 	}
 	if o.all && namespace != "" {
 		errs = append(errs, fmt.Errorf("--all-namespaces (-A) and --namespace %s do not go together", namespace))
@@ -103,8 +101,8 @@ func (o *statusOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	printer := statusPrinter{out: cmd.OutOrStdout(), wide: o.output == cmdline.OutputWide, noHeaders: o.noHeaders, colour: colourOn(cmd.OutOrStdout())}
-	if err := printSelected(printer.out, o.output, o.noHeaders, r, r.Pods, func(io.Writer) error { return printer.tables(r) }); err != nil {
+	printer := statusPrinter{out: cmd.OutOrStdout(), wide: o.output == cmdline.OutputWide, colour: colourOn(cmd.OutOrStdout())}
+	if err := cmdline.PrintAs(printer.out, o.output, r, func(io.Writer) error { return printer.tables(r) }); err != nil {
 		return err
 	}
 	if o.watch {

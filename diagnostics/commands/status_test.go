@@ -139,7 +139,7 @@ func TestStatusSaysWhyItCannotAsk(t *testing.T) {
 		"a node that cannot be":             {[]string{"--kubeconfig", ok, "--node", "a,b"}, []string{"--node", `"a,b"`}},
 		"a wrong selector":                  {[]string{"--kubeconfig", ok, "-l", "a in"}, []string{"--selector", `"a in"`}},
 		"a wrong field selector":            {[]string{"--kubeconfig", ok, "--field-selector", "a"}, []string{"--field-selector", `"a"`}},
-		"a wrong format":                    {[]string{"-o", "xml"}, []string{"--output", `"xml"`, "wide, json, yaml, jsonpath=PATH or custom-columns="}},
+		"a wrong format":                    {[]string{"-o", "xml"}, []string{"--output", `"xml"`, "wide, json or yaml"}},
 		"changes as one document":           {[]string{"-o", "json", "--watch"}, []string{"--watch", "json"}},
 		"one namespace and all":             {[]string{"-A", "-n", "shop"}, []string{"all-namespaces", "namespace"}},
 		"a pod instead of a flag":           {[]string{"--kubeconfig", ok, "shop/cart"}, []string{`"shop/cart"`, "takes no arguments", "inspect shows one pod"}},

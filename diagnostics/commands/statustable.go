@@ -17,19 +17,19 @@ const shortMessage = 100
 
 // statusPrinter prints reports of a cluster.
 type statusPrinter struct {
-	out                     io.Writer
-	wide, noHeaders, colour bool
+	out          io.Writer
+	wide, colour bool
 }
 
 func (p statusPrinter) tables(r survey.Report) error {
 	if len(r.Nodes) > 0 {
-		if err := writeTable(p.out, p.colour, p.body(p.nodes(r))); err != nil {
+		if err := writeTable(p.out, p.colour, p.nodes(r)); err != nil {
 			return err
 		}
 		_, _ = fmt.Fprintln(p.out)
 	}
 	if len(r.Pods) > 0 {
-		if err := writeTable(p.out, p.colour, p.body(p.pods(r))); err != nil {
+		if err := writeTable(p.out, p.colour, p.pods(r)); err != nil {
 			return err
 		}
 		_, _ = fmt.Fprintln(p.out)
@@ -42,14 +42,6 @@ func (p statusPrinter) tables(r survey.Report) error {
 	}
 	_, err := fmt.Fprintln(p.out, summary(r))
 	return err
-}
-
-// body returns a table without its first row if the columns' names are not wanted.
-func (p statusPrinter) body(rows [][]cell) [][]cell {
-	if p.noHeaders {
-		return rows[1:]
-	}
-	return rows
 }
 
 func (p statusPrinter) nodes(r survey.Report) [][]cell {
