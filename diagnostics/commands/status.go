@@ -1,7 +1,6 @@
 package commands
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -24,7 +23,6 @@ type statusOptions struct {
 	labels, fields string
 	node           string
 	output         string
-	watch          bool
 }
 
 func newStatus(p Program) *cobra.Command {
@@ -35,8 +33,7 @@ func newStatus(p Program) *cobra.Command {
 			"It only reads, and shows what the rights of the kubeconfig allow. The exit code is 1 if something does not have what it asks for,\n" +
 			"and 2 if the cluster could not be asked, or not about all pods that were asked for.",
 		Example: "  istio-pod-network-controller status -A                            # all nodes and pods\n" +
-			"  istio-pod-network-controller status -n shop -l app=cart -o wide\n" +
-			"  istio-pod-network-controller status -A --watch                    # what changes from now on",
+			"  istio-pod-network-controller status -n shop -l app=cart -o wide",
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	fs := cmd.Flags()
@@ -46,7 +43,6 @@ func newStatus(p Program) *cobra.Command {
 	fs.StringVar(&o.fields, "field-selector", "", "a field selector of pods, as in status.phase=Running")
 	fs.StringVar(&o.node, "node", "", "one node, and its pods")
 	fs.StringVarP(&o.output, "output", "o", "", "wide, json or yaml; empty means tables")
-	fs.BoolVarP(&o.watch, "watch", "w", false, "go on, and print a line for each change")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return cmdline.Unasked(cmdline.WrongFlag(cmd, err)) })
 	_ = o.complete(cmd, map[string][]string{"output": {cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML}}) // the flags are those above; a test completes each
 	return cmd
@@ -69,9 +65,6 @@ func (o *statusOptions) Validate() error {
 	}
 	if o.all && namespace != "" {
 		errs = append(errs, fmt.Errorf("--all-namespaces (-A) and --namespace %s do not go together", namespace))
-	}
-	if o.watch && o.output != "" && o.output != cmdline.OutputWide {
-		errs = append(errs, fmt.Errorf("--watch prints lines: it does not go with --output %s", o.output))
 	}
 	if faults := validation.IsDNS1123Label(namespace); namespace != "" && len(faults) > 0 {
 		errs = append(errs, fmt.Errorf("--namespace: value %q: %s", namespace, strings.Join(faults, "; ")))
@@ -96,17 +89,13 @@ func (o *statusOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return cmdline.Unasked(err)
 	}
-	look := func(ctx context.Context) (survey.Report, error) { return o.look(ctx, cmd, client) }
-	r, err := look(cmd.Context())
+	r, err := o.look(cmd, client)
 	if err != nil {
 		return err
 	}
 	printer := statusPrinter{out: cmd.OutOrStdout(), wide: o.output == cmdline.OutputWide, colour: colourOn(cmd.OutOrStdout())}
 	if err := cmdline.PrintAs(printer.out, o.output, r, func(io.Writer) error { return printer.tables(r) }); err != nil {
 		return err
-	}
-	if o.watch {
-		r = watchStatus(cmd.Context(), printer, cmd.ErrOrStderr(), r, look)
 	}
 	switch {
 	case r.Failing():
@@ -118,7 +107,7 @@ func (o *statusOptions) run(cmd *cobra.Command) error {
 }
 
 // look asks the cluster, and shows on a terminal that it takes long.
-func (o *statusOptions) look(ctx context.Context, cmd *cobra.Command, client connection) (survey.Report, error) {
+func (o *statusOptions) look(cmd *cobra.Command, client connection) (survey.Report, error) {
 	var read atomic.Int64
 	defer startProgress(cmd.ErrOrStderr(), "asking "+client.config.Host, func() string { return fmt.Sprintf("%d pods", read.Load()) })()
 	options := survey.Options{
@@ -128,7 +117,7 @@ func (o *statusOptions) look(ctx context.Context, cmd *cobra.Command, client con
 	if o.all {
 		options.Namespace, options.Fallback = "", client.namespace
 	}
-	r, err := survey.Ask(ctx, client, options)
+	r, err := survey.Ask(cmd.Context(), client, options)
 	if err != nil {
 		return r, cmdline.Unasked(clusterError(client.config, err))
 	}
