@@ -14,11 +14,6 @@ func isTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// colourOn reports whether output may have colours: on a terminal that knows them, unless NO_COLOR (https://no-color.org) is set.
-func colourOn(w io.Writer) bool {
-	return isTerminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
-}
-
 // startProgress shows on a terminal what takes long, until stop is called: once a second, with how, which may be nil, for how far it has come.
 func startProgress(out io.Writer, what string, how func() string) (stop func()) {
 	file, ok := out.(*os.File)

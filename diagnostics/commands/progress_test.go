@@ -12,30 +12,6 @@ import (
 	"istio-pod-network-controller/test/terminal"
 )
 
-func TestColoursAreForTerminals(t *testing.T) {
-	if colourOn(&bytes.Buffer{}) {
-		t.Error("colours in a buffer")
-	}
-	_, slave := terminal.Open(t)
-	t.Setenv("TERM", "xterm")
-	for value, want := range map[string]bool{"": true, "1": false} {
-		t.Setenv("NO_COLOR", value)
-		if colourOn(slave) != want {
-			t.Errorf("NO_COLOR=%q: %t", value, !want)
-		}
-	}
-	t.Setenv("NO_COLOR", "")
-	t.Setenv("TERM", "dumb")
-	if colourOn(slave) {
-		t.Error("colours on a terminal without")
-	}
-	var out bytes.Buffer
-	rows := [][]cell{{{text: "a", colour: red}, {text: "b"}}, {{text: "long"}, {text: "c"}}}
-	if err := writeTable(&out, true, rows); err != nil || out.String() != "\x1b[31ma\x1b[0m     b\nlong  c\n" {
-		t.Errorf("%q, %v", out.String(), err)
-	}
-}
-
 // What takes long shows so on a terminal, and nothing stays of it.
 func TestStartProgress_terminal_hasALineUntilItIsStopped(t *testing.T) {
 	master, slave := terminal.Open(t)
@@ -62,7 +38,7 @@ func TestStartProgress_terminal_hasALineUntilItIsStopped(t *testing.T) {
 // Whoever has an agent's token writes its version, as long as an annotation may be.
 func TestALongCellLeavesTheTableReadable(t *testing.T) {
 	var out strings.Builder
-	if err := writeTable(&out, false, [][]cell{plain("node", strings.Repeat("v", 1<<17), "ok"), plain("a", "b", "c")}); err != nil {
+	if err := writeTable(&out, [][]string{{"node", strings.Repeat("v", 1<<17), "ok"}, {"a", "b", "c"}}); err != nil {
 		t.Fatal(err)
 	}
 	if lines := strings.Split(out.String(), "\n"); len(lines[1]) > 300 || !strings.HasSuffix(lines[0], "...  ok") {

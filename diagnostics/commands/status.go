@@ -93,7 +93,7 @@ func (o *statusOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	printer := statusPrinter{out: cmd.OutOrStdout(), wide: o.output == cmdline.OutputWide, colour: colourOn(cmd.OutOrStdout())}
+	printer := statusPrinter{out: cmd.OutOrStdout(), wide: o.output == cmdline.OutputWide}
 	if err := cmdline.PrintAs(printer.out, o.output, r, func(io.Writer) error { return printer.tables(r) }); err != nil {
 		return err
 	}
