@@ -57,7 +57,7 @@ func (o *bugReportFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return fmt.Errorf("read the API server's version: %w", clusterError(client.config, err))
 	}
-	stop := startProgress(cmd.ErrOrStderr(), "reading", nil)
+	stop := startProgress(cmd.ErrOrStderr(), "reading")
 	r := &bugreport.Report{Client: client, AgentNamespace: o.agentNamespace, Objects: objectsBy(client)}
 	r.Add("versions.json", func() (any, error) {
 		agents, err := survey.AgentVersions(ctx, client, o.agentNamespace)

@@ -84,7 +84,7 @@ func (f *checkFlags) run(cmd *cobra.Command) error {
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
 	defer cancel()
-	stop := startProgress(cmd.ErrOrStderr(), "checking", nil)
+	stop := startProgress(cmd.ErrOrStderr(), "checking")
 	look := f.results
 	if f.wait {
 		look = func(ctx context.Context) ([]check.Result, error) { return untilWell(ctx, waitEvery, f.results) }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync/atomic"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/fields"
@@ -108,11 +107,9 @@ func (o *statusOptions) run(cmd *cobra.Command) error {
 
 // look asks the cluster, and shows on a terminal that it takes long.
 func (o *statusOptions) look(cmd *cobra.Command, client connection) (survey.Report, error) {
-	var read atomic.Int64
-	defer startProgress(cmd.ErrOrStderr(), "asking "+client.config.Host, func() string { return fmt.Sprintf("%d pods", read.Load()) })()
+	defer startProgress(cmd.ErrOrStderr(), "asking "+client.config.Host)()
 	options := survey.Options{
 		Namespace: client.namespace, Labels: o.labels, Fields: o.fields, Node: o.node, AgentNamespace: o.agentNamespace, Version: cmdline.Build().Version,
-		Progress: func(pods int) { read.Add(int64(pods)) },
 	}
 	if o.all {
 		options.Namespace, options.Fallback = "", client.namespace

@@ -28,8 +28,6 @@ type Options struct {
 	AgentNamespace string
 	// Version is this program's.
 	Version string
-	// Progress, which may be nil, is called with the number of pods of each page.
-	Progress func(pods int)
 }
 
 // Report is the answer.
@@ -82,11 +80,7 @@ func addPods(ctx context.Context, client kubernetes.Interface, r *Report, o Opti
 	at := place{now: now, withoutAgent: a.withoutAgent(r.Nodes), proxiesOn: a.proxiesOn()}
 	list := metav1.ListOptions{LabelSelector: o.Labels, FieldSelector: fieldsOf(o)}
 	page := func(ctx context.Context, list metav1.ListOptions) (*corev1.PodList, error) {
-		pods, err := client.CoreV1().Pods(r.Namespace).List(ctx, list)
-		if err == nil && o.Progress != nil {
-			o.Progress(len(pods.Items))
-		}
-		return pods, err
+		return client.CoreV1().Pods(r.Namespace).List(ctx, list)
 	}
 	keep := func(pod *corev1.Pod) (Pod, bool) {
 		at.namespace = a.namespaces[pod.Namespace]

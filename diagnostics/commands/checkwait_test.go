@@ -11,11 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"istio-pod-network-controller/diagnostics/check"
 	"istio-pod-network-controller/internal/cmdline"
-	"istio-pod-network-controller/test/terminal"
 )
 
 func TestOutput_wrong_isAnError(t *testing.T) {
@@ -98,17 +95,5 @@ func TestBugReport_archive_isWrittenOnce(t *testing.T) {
 	}
 	if code, _, errOut := call(t, "", "bugreport", "--kubeconfig", kubeconfigTo(t, "http://127.0.0.1:1")); code != cmdline.ExitError || !strings.Contains(errOut, "cannot be reached") {
 		t.Errorf("no cluster: code %d, %q", code, errOut)
-	}
-}
-
-// A line that wraps could not be removed.
-func TestProgress_narrowTerminal_hasOneRow(t *testing.T) {
-	_, slave := terminal.Open(t)
-	if err := unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 40}); err != nil {
-		t.Fatal(err)
-	}
-	line := fitting(slave, "asking https://a.rather.long.name.of.an.api.server.example.com:6443")
-	if len(line) != 39 || !strings.HasPrefix(line, "asking https://a.rather") {
-		t.Errorf("%d columns: %q", len(line), line)
 	}
 }
