@@ -200,7 +200,6 @@ func TestRun_noRights_saysWhichAreMissing(t *testing.T) {
 		"inspect cart":                 {1, "get pod shop/cart"},
 		"logs cart":                    {1, "get pod shop/cart"},
 		"exec cart -- ls":              {1, "get pod shop/cart"},
-		"version --agents":             {2, "forbidden"},
 		"connectivity test":            {1, "forbidden"},
 		"bugreport --file -":           {0, "not read: agents: "},
 		"explain -f - --select either": {0, "redirected"}, // asks nobody
