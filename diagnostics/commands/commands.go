@@ -28,7 +28,7 @@ type OnNode struct {
 // Commands returns the commands.
 func (p Program) Commands() []*cobra.Command {
 	return []*cobra.Command{
-		newStatus(p), newExplain(p), newInspect(p), newCheck(p), newConnectivity(p), newVersion(), newProxyLogs(p), newProxyExec(p), newBugReport(p),
+		newStatus(p), newExplain(), newInspect(p), newCheck(p), newConnectivity(p), newVersion(), newProxyLogs(p), newProxyExec(p), newBugReport(p),
 	}
 }
 

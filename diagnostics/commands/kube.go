@@ -35,14 +35,9 @@ type kubeFlags struct {
 }
 
 func (k *kubeFlags) add(fs *pflag.FlagSet) {
-	k.addCluster(fs)
-	fs.StringVar(&k.agentNamespace, "agent-namespace", "", "the namespace of the agents; empty means wherever pods with the agent's label are")
-}
-
-// addCluster adds what names the cluster, and a namespace.
-func (k *kubeFlags) addCluster(fs *pflag.FlagSet) {
 	k.AddFlags(fs)
 	k.namespaceFlag = fs.Lookup("namespace").Value
+	fs.StringVar(&k.agentNamespace, "agent-namespace", "", "the namespace of the agents; empty means wherever pods with the agent's label are")
 }
 
 // givenNamespace returns the flag's value, which may be empty.
