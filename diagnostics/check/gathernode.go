@@ -46,10 +46,8 @@ func (g NodeGatherer) Gather(ctx context.Context) *NodeFacts {
 		}
 	}
 	f.NRI = g.dial(ctx)
-	f.Validator = g.validator()
 	f.CNI, f.CNIFault = g.chains()
 	f.Left = g.left(ctx)
-	f.Legacy = strings.Fields(g.text("/proc/net/ip_tables_names"))
 	return f
 }
 
@@ -90,41 +88,6 @@ func (g NodeGatherer) dial(ctx context.Context) error {
 		return err
 	}
 	return c.Close()
-}
-
-// validator returns the file that switches NRI's default validator on, as far as its text shows.
-func (g NodeGatherer) validator() string {
-	files := []string{"/etc/containerd/config.toml", "/etc/crio/crio.conf"}
-	for _, pattern := range []string{"/etc/containerd/conf.d/*.toml", "/etc/crio/crio.conf.d/*.conf"} {
-		found, err := filepath.Glob(g.at(pattern))
-		if err == nil {
-			for _, file := range found[:min(len(found), maxFiles)] {
-				files = append(files, strings.TrimPrefix(file, strings.TrimSuffix(g.Root, "/")))
-			}
-		}
-	}
-	for _, file := range files {
-		if validates(g.text(file)) {
-			return file
-		}
-	}
-	return ""
-}
-
-// validates reports whether a configuration of containerd or CRI-O switches the default validator on.
-func validates(config string) bool {
-	section := false
-	for line := range strings.Lines(config) {
-		line, _, _ = strings.Cut(strings.TrimSpace(line), "#")
-		key, value, _ := strings.Cut(strings.ReplaceAll(line, " ", ""), "=")
-		switch {
-		case strings.HasPrefix(line, "["):
-			section = strings.Contains(line, "default_validator")
-		case value == "true" && (key == "nri_enable_default_validator" || section && key == "enable"):
-			return true
-		}
-	}
-	return false
 }
 
 // chains reads the CNI configuration as runtimes do: in the order of names.

@@ -14,13 +14,10 @@ type NodeFacts struct {
 	Sockets   []string
 	NRISocket string
 	NRI       error // why nobody can be asked at the socket, or nil
-	// Validator is a file of the runtime's configuration that switches the default validator of NRI on, or empty.
-	Validator string
 	CNIDir    string
 	CNI       []Chain // in the order in which runtimes read them
 	CNIFault  error
-	Left      Left     // of ours
-	Legacy    []string // tables of iptables-legacy in the node's own network namespace
+	Left      Left // of ours
 }
 
 // Chain is one file of the CNI configuration.
@@ -42,9 +39,7 @@ func nodeChecks() []nodeCheck {
 		{"node-tproxy", nodeTProxy},
 		{"node-runtime-socket", nodeRuntime},
 		{"node-nri", nodeNRI},
-		{"node-nri-validator", nodeValidator},
 		{"node-cni", nodeCNI},
-		{"node-iptables-legacy", nodeLegacy},
 		{"node-leftovers", nodeLeftovers},
 	}
 }
@@ -97,16 +92,6 @@ func nodeNRI(f *NodeFacts) finding {
 	return fine("the runtime listens for NRI plugins at " + f.NRISocket)
 }
 
-func nodeValidator(f *NodeFacts) finding {
-	switch {
-	case f.NRI != nil:
-		return finding{}
-	case f.Validator == "":
-		return fine("no file of the runtime's configuration switches NRI's default validator on: admission.requiredPlugins would have no effect")
-	}
-	return fine("NRI's default validator is switched on in " + f.Validator + ": admission.requiredPlugins has an effect")
-}
-
 // ourPlugin is the type of the agent's entry in a chain.
 const ourPlugin = "istio-pod-network-cni"
 
@@ -134,13 +119,6 @@ func nodeCNI(f *NodeFacts) finding {
 		return warning("the agent's plugin is in the chain of "+some(ours)+": pods start only while an agent runs here", "if no agent is installed: istio-pod-network-controller cni uninstall")
 	}
 	return fine(fmt.Sprintf("the CNI configuration: %s", strings.Join(found, ", ")))
-}
-
-func nodeLegacy(f *NodeFacts) finding {
-	if len(f.Legacy) == 0 {
-		return fine("the node has no tables of iptables-legacy")
-	}
-	return fine("the node has tables of iptables-legacy (" + strings.Join(f.Legacy, ", ") + "); backend=iptables would use that flavour")
 }
 
 func nodeLeftovers(f *NodeFacts) finding {

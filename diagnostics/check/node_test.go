@@ -54,10 +54,8 @@ func look(t *testing.T, root string, ordinary, tproxy error) *NodeFacts {
 func goodNode() map[string]string {
 	return map[string]string{
 		"proc/sys/kernel/osrelease":         "6.18.0\n",
-		"proc/net/ip_tables_names":          "",
 		"run/containerd/containerd.sock":    "socket",
 		"var/run/nri/nri.sock":              "socket",
-		"etc/containerd/config.toml":        "[plugins.\"io.containerd.nri.v1.nri\"]\n  disable = false\n[plugins.\"io.containerd.nri.v1.nri\".default_validator]\n  enable = true # on\n",
 		"etc/cni/net.d/10-flannel.conflist": `{"name":"cbr0","plugins":[{"type":"flannel"},{"type":"portmap"}]}`,
 		"etc/cni/net.d/notes.txt":           "not read",
 	}
@@ -69,7 +67,7 @@ func TestRunNode_goodNode_isOK(t *testing.T) {
 	if Worst(results) != OK || len(results) != len(nodeChecks()) {
 		t.Error(Text(results))
 	}
-	if f.Validator != "/etc/containerd/config.toml" || f.Kernel != "6.18.0" {
+	if f.Kernel != "6.18.0" {
 		t.Errorf("%+v", f)
 	}
 	if diff := cmp.Diff([]Chain{{File: "10-flannel.conflist", Plugins: []string{"flannel", "portmap"}}}, f.CNI); diff != "" {
@@ -92,21 +90,8 @@ func TestNodeChecks(t *testing.T) {
 		"a file for a socket":        {change: func(f map[string]string) { f["run/containerd/containerd.sock"] = "" }, check: "node-runtime-socket", level: Fail, want: "no socket"},
 		"two runtimes":               {change: func(f map[string]string) { f["var/run/crio/crio.sock"] = "socket" }, check: "node-runtime-socket", level: Warn, want: "crio.sock"},
 		"no NRI":                     {change: func(f map[string]string) { delete(f, "var/run/nri/nri.sock") }, check: "node-nri", level: Warn, want: "not offered"},
-		"a validator that is off": {
-			change: func(f map[string]string) {
-				f["etc/containerd/config.toml"] = "[default_validator]\nenable = false\n[other]\nenable = true\n"
-			},
-			check: "node-nri-validator", level: OK, want: "no effect",
-		},
-		"CRI-O's validator": {
-			change: func(f map[string]string) {
-				delete(f, "etc/containerd/config.toml")
-				f["etc/crio/crio.conf.d/60-nri.conf"] = "[crio.nri.default_validator]\nnri_enable_default_validator = true\n"
-			},
-			check: "node-nri-validator", level: OK, want: "60-nri.conf",
-		},
-		"no network":          {change: func(f map[string]string) { delete(f, "etc/cni/net.d/10-flannel.conflist") }, check: "node-cni", level: Warn, want: "no network configuration"},
-		"a file with no JSON": {change: func(f map[string]string) { f["etc/cni/net.d/00-x.conf"] = "{" }, check: "node-cni", level: Warn, want: "00-x.conf"},
+		"no network":                 {change: func(f map[string]string) { delete(f, "etc/cni/net.d/10-flannel.conflist") }, check: "node-cni", level: Warn, want: "no network configuration"},
+		"a file with no JSON":        {change: func(f map[string]string) { f["etc/cni/net.d/00-x.conf"] = "{" }, check: "node-cni", level: Warn, want: "00-x.conf"},
 		"an entry of ours": {change: func(f map[string]string) {
 			f["etc/cni/net.d/00-x.conflist"] = `{"plugins":[{"type":"istio-pod-network-cni"}]}`
 		}, check: "node-cni", level: Warn, want: "the chain of 00-x.conflist"},
@@ -125,7 +110,6 @@ func TestNodeChecks(t *testing.T) {
 			f["run/istio-pod-network-controller/shared/edge/lock"], f["proc/77/cmdline"] = "", "/istio-pod-network-controller\x00check\x00--node\x00"
 		}, check: "node-leftovers", level: Warn, want: "shared/edge"},
 		"a namespace that cannot be entered": {change: func(f map[string]string) { f["run/netns/cni-1"] = "fault" }, check: "node-leftovers", level: Warn, want: "cni-1: not entered"},
-		"tables of legacy":                   {change: func(f map[string]string) { f["proc/net/ip_tables_names"] = "nat\nfilter\n" }, check: "node-iptables-legacy", level: OK, want: "nat, filter"},
 		"a file that is huge":                {change: func(f map[string]string) { f["etc/cni/net.d/00-x.conf"] = strings.Repeat(" ", maxFile+1) }, check: "node-cni", level: Warn, want: "too large"},
 	} {
 		t.Run(name, func(t *testing.T) {
