@@ -99,10 +99,9 @@ func TestNodeChecks(t *testing.T) {
 		"what a removed agent left": {change: func(f map[string]string) {
 			f["run/istio-pod-network-controller/sidecars/u1.s1/run/x"] = ""
 			f["opt/cni/bin/istio-pod-network-cni"] = "binary"
-			f["proc/1/mountinfo"] = "40 22 0:35 / /run rw - tmpfs tmpfs rw\n41 40 0:36 / /run/istio-pod-network-controller/sidecars/u1.s1/shm rw - tmpfs tmpfs rw\n"
 		}, check: "node-leftovers", level: Warn, want: "no agent runs here, and the node has of one: 1 file (/opt/cni/bin/istio-pod-network-cni); " +
-			"1 directory of proxies (/run/istio-pod-network-controller/sidecars/u1.s1); 1 mount (/run/istio-pod-network-controller/sidecars/u1.s1/shm)"},
-		"rules of a removed agent": {change: func(f map[string]string) { f["run/netns/cni-1"], f["run/netns/cni-2"] = "rules", "" }, check: "node-leftovers", level: Warn, want: "1 pod with rules (/run/netns/cni-1)"},
+			"1 proxy directory (/run/istio-pod-network-controller/sidecars/u1.s1)"},
+		"rules of a removed agent": {change: func(f map[string]string) { f["run/netns/cni-1"], f["run/netns/cni-2"] = "rules", "" }, check: "node-leftovers", level: Warn, want: "1 programmed pod (/run/netns/cni-1)"},
 		"what an agent uses": {change: func(f map[string]string) {
 			f["run/istio-pod-network-controller/cni.sock"], f["proc/77/cmdline"] = "socket", "/istio-pod-network-controller\x00run\x00--sidecars=true\x00"
 		}, check: "node-leftovers", level: OK, want: "an agent runs here, and the node has of it: 1 file"},
