@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -18,10 +17,10 @@ import (
 // statusOptions are the flags of `status`.
 type statusOptions struct {
 	kubeFlags
-	all            bool
-	labels, fields string
-	node           string
-	output         string
+	all    bool
+	labels string
+	node   string
+	output string
 }
 
 func newStatus(p Program) *cobra.Command {
@@ -39,7 +38,6 @@ func newStatus(p Program) *cobra.Command {
 	o.add(fs)
 	fs.BoolVarP(&o.all, "all-namespaces", "A", false, "the pods of all namespaces")
 	fs.StringVarP(&o.labels, "selector", "l", "", "a label selector of pods, as in app=cart,tier!=test")
-	fs.StringVar(&o.fields, "field-selector", "", "a field selector of pods, as in status.phase=Running")
 	fs.StringVar(&o.node, "node", "", "one node, and its pods")
 	fs.StringVarP(&o.output, "output", "o", "", "wide, json or yaml; empty means tables")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return cmdline.Unasked(cmdline.WrongFlag(cmd, err)) })
@@ -74,9 +72,6 @@ func (o *statusOptions) Validate() error {
 	if _, err := labels.Parse(o.labels); err != nil {
 		errs = append(errs, fmt.Errorf("--selector: value %q: %w", o.labels, err))
 	}
-	if _, err := fields.ParseSelector(o.fields); err != nil {
-		errs = append(errs, fmt.Errorf("--field-selector: value %q: %w", o.fields, err))
-	}
 	return errors.Join(errs...)
 }
 
@@ -109,7 +104,7 @@ func (o *statusOptions) run(cmd *cobra.Command) error {
 func (o *statusOptions) look(cmd *cobra.Command, client connection) (survey.Report, error) {
 	defer startProgress(cmd.ErrOrStderr(), "asking "+client.config.Host)()
 	options := survey.Options{
-		Namespace: client.namespace, Labels: o.labels, Fields: o.fields, Node: o.node, AgentNamespace: o.agentNamespace, Version: cmdline.Build().Version,
+		Namespace: client.namespace, Labels: o.labels, Node: o.node, AgentNamespace: o.agentNamespace, Version: cmdline.Build().Version,
 	}
 	if o.all {
 		options.Namespace, options.Fallback = "", client.namespace
