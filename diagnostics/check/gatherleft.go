@@ -14,8 +14,10 @@ import (
 	"istio-pod-network-controller/internal/printable"
 )
 
-// runDirectory is below which the agents of a node keep everything, in memory. pluginFile is what cni=install copies.
+// runDirectory is below which the agents of a node keep everything, in memory. ourPlugin is the type of the agent's entry in a CNI chain, and
+// pluginFile what cni=install copies.
 const (
+	ourPlugin    = "istio-pod-network-cni"
 	runDirectory = "/run/istio-pod-network-controller"
 	pluginFile   = "/opt/cni/bin/" + ourPlugin
 )
@@ -26,6 +28,8 @@ type Left struct {
 	Agent bool
 	// Files and Pods (with rules of ours, by their network namespaces) are paths.
 	Files, Pods []string
+	// Entries are network configurations with the agent's entry.
+	Entries []string
 	// Proxies are homes of pods' own proxies, by the pods' UIDs, the notes of where rules lead, and profiles of shared proxies.
 	Proxies []string
 	// Faults are what could not be looked at.
@@ -47,6 +51,11 @@ func (g NodeGatherer) left(ctx context.Context) (l Left) {
 			}
 		default:
 			l.Files = append(l.Files, name)
+		}
+	}
+	for _, entry := range g.entries(&l, g.CNIDir) {
+		if file := path.Join(g.CNIDir, entry.Name()); slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(file)) && strings.Contains(g.text(file), `"`+ourPlugin+`"`) {
+			l.Entries = append(l.Entries, file)
 		}
 	}
 	if g.Rules == nil {
@@ -101,7 +110,7 @@ func (l Left) all() (out []string) {
 	for _, kind := range []struct {
 		noun  string
 		paths []string
-	}{{"file", l.Files}, {"proxy directory", l.Proxies}, {"programmed pod", l.Pods}} {
+	}{{"file", l.Files}, {"CNI entry", l.Entries}, {"proxy directory", l.Proxies}, {"programmed pod", l.Pods}} {
 		if len(kind.paths) > 0 {
 			out = append(out, fmt.Sprintf("%s (%s)", printable.Count(len(kind.paths), kind.noun), some(kind.paths)))
 		}

@@ -2,24 +2,18 @@ package check
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 )
 
-// maxFile bounds what is read of a file, and maxFiles how many of a directory.
-const (
-	maxFile  = 1 << 20
-	maxFiles = 50
-)
+// maxFile bounds what is read of a file.
+const maxFile = 1 << 20
 
 // NodeGatherer looks at the node that it runs on. Root is where the node's files are: / on the node itself.
 type NodeGatherer struct {
@@ -34,19 +28,10 @@ type NodeGatherer struct {
 
 // Gather looks at everything.
 func (g NodeGatherer) Gather(ctx context.Context) *NodeFacts {
-	f := &NodeFacts{NRISocket: g.NRISocket, CNIDir: g.CNIDir}
+	f := &NodeFacts{NRISocket: g.NRISocket}
 	f.Nftables, f.TProxy = g.Probe(ctx)
 	f.Kernel = strings.TrimSpace(g.text("/proc/sys/kernel/osrelease"))
-	for _, socket := range []string{
-		"/run/containerd/containerd.sock", "/var/run/crio/crio.sock", "/var/run/docker.sock", "/run/k3s/containerd/containerd.sock",
-		"/run/k0s/containerd.sock", "/var/snap/microk8s/common/run/containerd.sock",
-	} {
-		if info, err := os.Stat(g.at(socket)); err == nil && info.Mode().Type() == fs.ModeSocket {
-			f.Sockets = append(f.Sockets, socket)
-		}
-	}
 	f.NRI = g.dial(ctx)
-	f.CNI, f.CNIFault = g.chains()
 	f.Left = g.left(ctx)
 	return f
 }
@@ -88,45 +73,4 @@ func (g NodeGatherer) dial(ctx context.Context) error {
 		return err
 	}
 	return c.Close()
-}
-
-// chains reads the CNI configuration as runtimes do: in the order of names.
-func (g NodeGatherer) chains() (out []Chain, err error) {
-	entries, err := os.ReadDir(g.at(g.CNIDir))
-	if err != nil {
-		return nil, err
-	}
-	for _, e := range entries[:min(len(entries), maxFiles)] {
-		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) {
-			continue
-		}
-		out = append(out, g.chain(e.Name()))
-	}
-	return out, nil
-}
-
-func (g NodeGatherer) chain(name string) Chain {
-	c := Chain{File: name}
-	raw, err := readBounded(filepath.Join(g.at(g.CNIDir), name))
-	if err != nil {
-		c.Fault = err.Error()
-		return c
-	}
-	var config struct {
-		Type    string `json:"type"`
-		Plugins []struct {
-			Type string `json:"type"`
-		} `json:"plugins"`
-	}
-	if err := json.Unmarshal(raw, &config); err != nil {
-		c.Fault = err.Error()
-		return c
-	}
-	if config.Type != "" {
-		c.Plugins = append(c.Plugins, config.Type)
-	}
-	for _, p := range config.Plugins {
-		c.Plugins = append(c.Plugins, p.Type)
-	}
-	return c
 }
