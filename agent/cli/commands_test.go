@@ -32,7 +32,7 @@ func TestAMistypedFlagIsAnErrorWithTheNearest(t *testing.T) {
 	for line, want := range map[string]string{
 		"run --node-nam=a":     "unknown flag: --node-nam: did you mean --node-name?",
 		"run --verify-intervl": "did you mean --verify-interval?",
-		"status --wacth":       "did you mean --watch?",
+		"status --nodde":       "did you mean --node?",
 		"status --bogus":       "unknown flag: --bogus: see istio-pod-network-controller status --help",
 		"status -Z":            "unknown shorthand flag: 'Z'",
 		"status --node":        "flag needs an argument: --node",

@@ -200,7 +200,6 @@ func TestRun_noRights_saysWhichAreMissing(t *testing.T) {
 		"inspect cart":                 {1, "get pod shop/cart"},
 		"logs cart":                    {1, "get pod shop/cart"},
 		"exec cart -- ls":              {1, "get pod shop/cart"},
-		"version --agents":             {2, "forbidden"},
 		"connectivity test":            {1, "forbidden"},
 		"bugreport --file -":           {0, "not read: agents: "},
 		"explain -f - --select either": {0, "redirected"}, // asks nobody
@@ -215,7 +214,7 @@ func TestRun_noRights_saysWhichAreMissing(t *testing.T) {
 // What users read is what they can type, and what only runs on a node is not among it.
 func TestRun_help_isThePlugins(t *testing.T) {
 	code, out, errOut := call(t, "status", "--help")
-	for _, want := range []string{"\n  kubectl pod-network status [flags]", "\n  kubectl pod-network status -A", "--as-group", "--request-timeout", "--no-headers"} {
+	for _, want := range []string{"\n  kubectl pod-network status [flags]", "\n  kubectl pod-network status -A", "--as-group", "--request-timeout"} {
 		if code != 0 || !strings.Contains(out, want) {
 			t.Errorf("code %d: no %q in %s%s", code, want, out, errOut)
 		}

@@ -4,7 +4,6 @@ package bugreport
 
 import (
 	"archive/tar"
-	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -25,10 +24,9 @@ import (
 
 // Bounds of what is collected.
 const (
-	maxAgents = 50
-	maxEvents = 1000
-	// maxObjects is of each of the proxy manager's kinds. Of a cluster that has more, some show what an issue is about.
-	maxObjects = 5000
+	maxAgents  = 50
+	maxEvents  = 1000
+	maxObjects = 1000 // of each of the proxy manager's kinds
 	logLines   = 2000
 	logBytes   = 1 << 20
 )
@@ -135,36 +133,26 @@ func (r *Report) logs(ctx context.Context, a cluster.Agent) {
 	}
 }
 
-// objects reads one of the proxy manager's kinds page by page. What ends that before the last page costs the rest, and a line of NotRead.
+// objects reads the first of one of the proxy manager's kinds. Of a cluster that has more, some show what an issue is about.
 func (r *Report) objects(ctx context.Context, resource string) (any, error) {
-	items := []json.RawMessage{}
-	o := metav1.ListOptions{Limit: cluster.PageSize}
-	for {
-		var page struct {
-			Metadata metav1.ListMeta   `json:"metadata"`
-			Items    []json.RawMessage `json:"items"`
-		}
-		raw, err := r.Objects(ctx, resource, o)
-		if err == nil {
-			err = json.Unmarshal(raw, &page)
-		}
-		if err != nil && len(items) == 0 {
-			return nil, err
-		}
-		items = append(items, page.Items...)
-		if err == nil && page.Metadata.Continue == "" {
-			return map[string]any{"items": items}, nil
-		}
-		if err != nil || len(items) >= maxObjects || page.Metadata.Continue == o.Continue {
-			r.missing(resource+".json", fmt.Errorf("the first %d are here, and there are more: %w", len(items), cmp.Or(err, errBounded)))
-			return map[string]any{"items": items}, nil
-		}
-		o.Continue = page.Metadata.Continue
+	var page struct {
+		Metadata metav1.ListMeta   `json:"metadata"`
+		Items    []json.RawMessage `json:"items"`
 	}
+	raw, err := r.Objects(ctx, resource, metav1.ListOptions{Limit: maxObjects})
+	if err == nil {
+		err = json.Unmarshal(raw, &page)
+	}
+	if page.Metadata.Continue != "" {
+		r.more(resource+".json", len(page.Items))
+	}
+	return page, err
 }
 
-// errBounded is why a report leaves out what could be read.
-var errBounded = errors.New("a report has no more")
+// more says that a report leaves out what could be read.
+func (r *Report) more(name string, has int) {
+	r.missing(name, fmt.Errorf("the first %d are here, and there are more", has))
+}
 
 func (r *Report) events(ctx context.Context, name, namespace, fields string) ([]corev1.Event, error) {
 	list, err := r.Client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: fields, Limit: maxEvents})
@@ -172,7 +160,7 @@ func (r *Report) events(ctx context.Context, name, namespace, fields string) ([]
 		return nil, err
 	}
 	if list.Continue != "" {
-		r.missing(name, fmt.Errorf("the first %d are here, and there are more: %w", len(list.Items), errBounded))
+		r.more(name, len(list.Items))
 	}
 	return list.Items, nil
 }

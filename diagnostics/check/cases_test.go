@@ -72,23 +72,19 @@ func clusterCases() map[string]changed {
 
 func nodeCases() map[string]changed {
 	return map[string]changed{
-		"an old containerd":                         {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents[0].Status = "containerd://1.6.8", nil }, check: "container-runtime", level: Warn, want: "has no NRI (n1)"},
-		"containerd with NRI off":                   {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents[0].Status.Hook = "containerd://1.7.27", nil }, check: "container-runtime", level: Warn, want: "switched off"},
-		"CRI-O with NRI off":                        {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents = "cri-o://1.29.1", nil }, check: "container-runtime", level: Warn, want: "CRI-O 1.29.1"},
-		"Docker":                                    {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents = "docker://20.10.24", nil }, check: "container-runtime", level: Warn, want: "Docker"},
-		"an old containerd whose NRI is on":         {change: func(f *Facts) { f.Nodes[0].Runtime = "containerd://1.7.27" }, check: "container-runtime", level: OK},
-		"a containerd that keeps refused sandboxes": {change: func(f *Facts) { f.Nodes[0].Runtime = "containerd://2.1.7" }, check: "container-runtime", level: OK, want: "containerd 2.1.7 (n1) cannot start"},
-		"Talos with agents":                         {change: func(f *Facts) { f.Nodes[1].OSImage = "Talos (v1.9.0)" }, check: "operating-system", level: OK},
-		"an unknown runtime":                        {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents = "", nil }, check: "container-runtime", level: Warn, want: "not known"},
-		"an old kernel":                             {change: func(f *Facts) { f.Nodes[0].Kernel = "4.18.0-553.el8" }, check: "kernel", level: Fail, want: "n1 has 4.18.0"},
-		"an old kernel with iptables":               {change: func(f *Facts) { f.Nodes[0].Kernel, f.DaemonSets[0].Args["backend"] = "4.18.0-553.el8", "iptables" }, check: "kernel", level: OK, want: "4.18.0"},
-		"a kernel without cookies":                  {change: func(f *Facts) { f.Nodes[1].Kernel = "5.10.0-28" }, check: "kernel", level: OK, want: "n2 has 5.10.0"},
-		"Talos":                                     {change: func(f *Facts) { f.Nodes[1].OSImage, f.DaemonSets = "Talos (v1.9.0)", nil }, pre: true, check: "operating-system", level: Warn, want: "NRI is off"},
-		"a Windows node":                            {change: func(f *Facts) { f.Nodes[1].OS, f.Agents = "windows", f.Agents[:1] }, check: "operating-system", level: OK, want: "1 Windows node"},
-		"a Windows node has no agent":               {change: func(f *Facts) { f.Nodes[1].OS, f.Agents = "windows", f.Agents[:1] }, check: "nodes-without-agent", level: OK},
-		"a containerd that keeps refused sandboxes beside one without NRI": {change: func(f *Facts) {
-			f.Nodes[0].Runtime, f.Nodes[1].Runtime, f.Agents = "containerd://2.1.7", "containerd://1.6.8", nil
-		}, check: "container-runtime", level: Warn, want: "containerd 1.6.8 has no NRI (n2); containerd 2.1.7 (n1) cannot start"},
+		"an old containerd":                 {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents[0].Status = "containerd://1.6.8", nil }, check: "container-runtime", level: Warn, want: "has no NRI (n1)"},
+		"containerd with NRI off":           {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents[0].Status.Hook = "containerd://1.7.27", nil }, check: "container-runtime", level: Warn, want: "switched off"},
+		"CRI-O with NRI off":                {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents = "cri-o://1.29.1", nil }, check: "container-runtime", level: Warn, want: "CRI-O 1.29.1"},
+		"Docker":                            {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents = "docker://20.10.24", nil }, check: "container-runtime", level: Warn, want: "Docker"},
+		"an old containerd whose NRI is on": {change: func(f *Facts) { f.Nodes[0].Runtime = "containerd://1.7.27" }, check: "container-runtime", level: OK},
+		"Talos with agents":                 {change: func(f *Facts) { f.Nodes[1].OSImage = "Talos (v1.9.0)" }, check: "operating-system", level: OK},
+		"an unknown runtime":                {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents = "", nil }, check: "container-runtime", level: Warn, want: "not known"},
+		"an old kernel":                     {change: func(f *Facts) { f.Nodes[0].Kernel = "4.18.0-553.el8" }, check: "kernel", level: Fail, want: "n1 has 4.18.0"},
+		"an old kernel with iptables":       {change: func(f *Facts) { f.Nodes[0].Kernel, f.DaemonSets[0].Args["backend"] = "4.18.0-553.el8", "iptables" }, check: "kernel", level: OK, want: "4.18.0"},
+		"a kernel without cookies":          {change: func(f *Facts) { f.Nodes[1].Kernel = "5.10.0-28" }, check: "kernel", level: OK, want: "n2 has 5.10.0"},
+		"Talos":                             {change: func(f *Facts) { f.Nodes[1].OSImage, f.DaemonSets = "Talos (v1.9.0)", nil }, pre: true, check: "operating-system", level: Warn, want: "NRI is off"},
+		"a Windows node":                    {change: func(f *Facts) { f.Nodes[1].OS, f.Agents = "windows", f.Agents[:1] }, check: "operating-system", level: OK, want: "1 Windows node"},
+		"a Windows node has no agent":       {change: func(f *Facts) { f.Nodes[1].OS, f.Agents = "windows", f.Agents[:1] }, check: "nodes-without-agent", level: OK},
 	}
 }
 

@@ -10,10 +10,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"istio-pod-network-controller/internal/printable"
 )
 
-// runDirectory is below which the agents of a node keep everything, in memory. pluginFile is what cni=install copies.
+// runDirectory is below which the agents of a node keep everything, in memory. ourPlugin is the type of the agent's entry in a CNI chain, and
+// pluginFile what cni=install copies.
 const (
+	ourPlugin    = "istio-pod-network-cni"
 	runDirectory = "/run/istio-pod-network-controller"
 	pluginFile   = "/opt/cni/bin/" + ourPlugin
 )
@@ -22,15 +26,17 @@ const (
 type Left struct {
 	// Agent reports whether an agent runs here: then all of it is in use.
 	Agent bool
-	// Files, Mounts and Pods (with rules of ours, by their network namespaces) are paths.
-	Files, Mounts, Pods []string
+	// Files and Pods (with rules of ours, by their network namespaces) are paths.
+	Files, Pods []string
+	// Entries are network configurations with the agent's entry.
+	Entries []string
 	// Proxies are homes of pods' own proxies, by the pods' UIDs, the notes of where rules lead, and profiles of shared proxies.
 	Proxies []string
 	// Faults are what could not be looked at.
 	Faults []string
 }
 
-// left looks at the node's files, mounts, processes and network namespaces. A namespace or process that ends meanwhile is not left.
+// left looks at the node's files, processes and network namespaces. A namespace or process that ends meanwhile is not left.
 func (g NodeGatherer) left(ctx context.Context) (l Left) {
 	l.Agent = g.runsAgent()
 	if _, err := os.Lstat(g.at(pluginFile)); err == nil {
@@ -47,9 +53,9 @@ func (g NodeGatherer) left(ctx context.Context) (l Left) {
 			l.Files = append(l.Files, name)
 		}
 	}
-	for line := range strings.Lines(g.text("/proc/1/mountinfo")) {
-		if fields := strings.Fields(line); len(fields) > 4 && (fields[4] == runDirectory || strings.HasPrefix(fields[4], runDirectory+"/")) {
-			l.Mounts = append(l.Mounts, fields[4])
+	for _, entry := range g.entries(&l, g.CNIDir) {
+		if file := path.Join(g.CNIDir, entry.Name()); slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(file)) && strings.Contains(g.text(file), `"`+ourPlugin+`"`) {
+			l.Entries = append(l.Entries, file)
 		}
 	}
 	if g.Rules == nil {
@@ -102,20 +108,11 @@ func (g NodeGatherer) runsAgent() bool {
 // all are all of it, by kind, for people.
 func (l Left) all() (out []string) {
 	for _, kind := range []struct {
-		one, many string
-		paths     []string
-	}{
-		{"file", "files", l.Files},
-		{"directory of proxies", "directories of proxies", l.Proxies},
-		{"mount", "mounts", l.Mounts},
-		{"pod with rules", "pods with rules", l.Pods},
-	} {
-		switch len(kind.paths) {
-		case 0:
-		case 1:
-			out = append(out, "1 "+kind.one+" ("+kind.paths[0]+")")
-		default:
-			out = append(out, fmt.Sprintf("%d %s (%s)", len(kind.paths), kind.many, some(kind.paths)))
+		noun  string
+		paths []string
+	}{{"file", l.Files}, {"CNI entry", l.Entries}, {"proxy directory", l.Proxies}, {"programmed pod", l.Pods}} {
+		if len(kind.paths) > 0 {
+			out = append(out, fmt.Sprintf("%s (%s)", printable.Count(len(kind.paths), kind.noun), some(kind.paths)))
 		}
 	}
 	return out

@@ -2,24 +2,18 @@ package check
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 )
 
-// maxFile bounds what is read of a file, and maxFiles how many of a directory.
-const (
-	maxFile  = 1 << 20
-	maxFiles = 50
-)
+// maxFile bounds what is read of a file.
+const maxFile = 1 << 20
 
 // NodeGatherer looks at the node that it runs on. Root is where the node's files are: / on the node itself.
 type NodeGatherer struct {
@@ -34,22 +28,11 @@ type NodeGatherer struct {
 
 // Gather looks at everything.
 func (g NodeGatherer) Gather(ctx context.Context) *NodeFacts {
-	f := &NodeFacts{NRISocket: g.NRISocket, CNIDir: g.CNIDir}
+	f := &NodeFacts{NRISocket: g.NRISocket}
 	f.Nftables, f.TProxy = g.Probe(ctx)
 	f.Kernel = strings.TrimSpace(g.text("/proc/sys/kernel/osrelease"))
-	for _, socket := range []string{
-		"/run/containerd/containerd.sock", "/var/run/crio/crio.sock", "/var/run/docker.sock", "/run/k3s/containerd/containerd.sock",
-		"/run/k0s/containerd.sock", "/var/snap/microk8s/common/run/containerd.sock",
-	} {
-		if info, err := os.Stat(g.at(socket)); err == nil && info.Mode().Type() == fs.ModeSocket {
-			f.Sockets = append(f.Sockets, socket)
-		}
-	}
 	f.NRI = g.dial(ctx)
-	f.Validator = g.validator()
-	f.CNI, f.CNIFault = g.chains()
 	f.Left = g.left(ctx)
-	f.Legacy = strings.Fields(g.text("/proc/net/ip_tables_names"))
 	return f
 }
 
@@ -90,80 +73,4 @@ func (g NodeGatherer) dial(ctx context.Context) error {
 		return err
 	}
 	return c.Close()
-}
-
-// validator returns the file that switches NRI's default validator on, as far as its text shows.
-func (g NodeGatherer) validator() string {
-	files := []string{"/etc/containerd/config.toml", "/etc/crio/crio.conf"}
-	for _, pattern := range []string{"/etc/containerd/conf.d/*.toml", "/etc/crio/crio.conf.d/*.conf"} {
-		found, err := filepath.Glob(g.at(pattern))
-		if err == nil {
-			for _, file := range found[:min(len(found), maxFiles)] {
-				files = append(files, strings.TrimPrefix(file, strings.TrimSuffix(g.Root, "/")))
-			}
-		}
-	}
-	for _, file := range files {
-		if validates(g.text(file)) {
-			return file
-		}
-	}
-	return ""
-}
-
-// validates reports whether a configuration of containerd or CRI-O switches the default validator on.
-func validates(config string) bool {
-	section := false
-	for line := range strings.Lines(config) {
-		line, _, _ = strings.Cut(strings.TrimSpace(line), "#")
-		key, value, _ := strings.Cut(strings.ReplaceAll(line, " ", ""), "=")
-		switch {
-		case strings.HasPrefix(line, "["):
-			section = strings.Contains(line, "default_validator")
-		case value == "true" && (key == "nri_enable_default_validator" || section && key == "enable"):
-			return true
-		}
-	}
-	return false
-}
-
-// chains reads the CNI configuration as runtimes do: in the order of names.
-func (g NodeGatherer) chains() (out []Chain, err error) {
-	entries, err := os.ReadDir(g.at(g.CNIDir))
-	if err != nil {
-		return nil, err
-	}
-	for _, e := range entries[:min(len(entries), maxFiles)] {
-		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) {
-			continue
-		}
-		out = append(out, g.chain(e.Name()))
-	}
-	return out, nil
-}
-
-func (g NodeGatherer) chain(name string) Chain {
-	c := Chain{File: name}
-	raw, err := readBounded(filepath.Join(g.at(g.CNIDir), name))
-	if err != nil {
-		c.Fault = err.Error()
-		return c
-	}
-	var config struct {
-		Type    string `json:"type"`
-		Plugins []struct {
-			Type string `json:"type"`
-		} `json:"plugins"`
-	}
-	if err := json.Unmarshal(raw, &config); err != nil {
-		c.Fault = err.Error()
-		return c
-	}
-	if config.Type != "" {
-		c.Plugins = append(c.Plugins, config.Type)
-	}
-	for _, p := range config.Plugins {
-		c.Plugins = append(c.Plugins, p.Type)
-	}
-	return c
 }

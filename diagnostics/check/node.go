@@ -1,33 +1,15 @@
 package check
 
-import (
-	"fmt"
-	"slices"
-	"strings"
-)
+import "strings"
 
 // NodeFacts is what a look at one node, as root, shows.
 type NodeFacts struct {
 	Kernel    string
 	Nftables  error // why the kernel does not take the agent's rules, or nil
 	TProxy    error // the same for pods with interception mode TPROXY
-	Sockets   []string
 	NRISocket string
 	NRI       error // why nobody can be asked at the socket, or nil
-	// Validator is a file of the runtime's configuration that switches the default validator of NRI on, or empty.
-	Validator string
-	CNIDir    string
-	CNI       []Chain // in the order in which runtimes read them
-	CNIFault  error
-	Left      Left     // of ours
-	Legacy    []string // tables of iptables-legacy in the node's own network namespace
-}
-
-// Chain is one file of the CNI configuration.
-type Chain struct {
-	File    string
-	Plugins []string // types
-	Fault   string
+	Left      Left  // of ours
 }
 
 // nodeCheck is one question about a node.
@@ -40,11 +22,7 @@ func nodeChecks() []nodeCheck {
 	return []nodeCheck{
 		{"node-kernel", nodeKernel},
 		{"node-tproxy", nodeTProxy},
-		{"node-runtime-socket", nodeRuntime},
 		{"node-nri", nodeNRI},
-		{"node-nri-validator", nodeValidator},
-		{"node-cni", nodeCNI},
-		{"node-iptables-legacy", nodeLegacy},
 		{"node-leftovers", nodeLeftovers},
 	}
 }
@@ -80,67 +58,11 @@ func nodeTProxy(f *NodeFacts) finding {
 	return fine("the kernel takes the rules of pods with interception mode TPROXY")
 }
 
-func nodeRuntime(f *NodeFacts) finding {
-	if len(f.Sockets) == 0 {
-		return failing("no socket of containerd, CRI-O or Docker at its usual path", "set platform for the paths of a distribution, or runtimeEndpoint")
-	}
-	if len(f.Sockets) > 1 {
-		return warning("there are sockets of several runtimes: "+strings.Join(f.Sockets, ", "), "set containerRuntime to the kubelet's")
-	}
-	return fine("the container runtime's socket is " + f.Sockets[0])
-}
-
 func nodeNRI(f *NodeFacts) finding {
 	if f.NRI != nil {
 		return warning("NRI is not offered: "+f.NRI.Error(), "switch it on in the container runtime (docs/support-matrix.md), or set cni=install; without both, pods get their rules a moment after their start")
 	}
 	return fine("the runtime listens for NRI plugins at " + f.NRISocket)
-}
-
-func nodeValidator(f *NodeFacts) finding {
-	switch {
-	case f.NRI != nil:
-		return finding{}
-	case f.Validator == "":
-		return fine("no file of the runtime's configuration switches NRI's default validator on: admission.requiredPlugins would have no effect")
-	}
-	return fine("NRI's default validator is switched on in " + f.Validator + ": admission.requiredPlugins has an effect")
-}
-
-// ourPlugin is the type of the agent's entry in a chain.
-const ourPlugin = "istio-pod-network-cni"
-
-func nodeCNI(f *NodeFacts) finding {
-	if f.CNIFault != nil {
-		return warning("the CNI configuration cannot be read: "+f.CNIFault.Error(), "set cniConfDir to the runtime's directory if you want cni=install")
-	}
-	var found, faults, ours []string
-	for _, c := range f.CNI {
-		if c.Fault != "" {
-			faults = append(faults, c.File+": "+c.Fault)
-			continue
-		}
-		found = append(found, c.File+" ("+strings.Join(c.Plugins, " > ")+")")
-		if slices.Contains(c.Plugins, ourPlugin) {
-			ours = append(ours, c.File)
-		}
-	}
-	switch {
-	case len(faults) > 0:
-		return warning("files of the CNI configuration are not valid: "+some(faults), "mend or remove them")
-	case len(found) == 0:
-		return warning(f.CNIDir+" has no network configuration", "install a network first, or set cniConfDir to the runtime's directory")
-	case len(ours) > 0:
-		return warning("the agent's plugin is in the chain of "+some(ours)+": pods start only while an agent runs here", "if no agent is installed: istio-pod-network-controller cni uninstall")
-	}
-	return fine(fmt.Sprintf("the CNI configuration: %s", strings.Join(found, ", ")))
-}
-
-func nodeLegacy(f *NodeFacts) finding {
-	if len(f.Legacy) == 0 {
-		return fine("the node has no tables of iptables-legacy")
-	}
-	return fine("the node has tables of iptables-legacy (" + strings.Join(f.Legacy, ", ") + "); backend=iptables would use that flavour")
 }
 
 func nodeLeftovers(f *NodeFacts) finding {
@@ -153,6 +75,8 @@ func nodeLeftovers(f *NodeFacts) finding {
 		return fine("the node has nothing of the agent's")
 	case l.Agent:
 		return fine("an agent runs here, and the node has of it: " + found)
+	case len(l.Entries) > 0:
+		return failing("no agent runs here, so no pod starts: the node has of one: "+found, "istio-pod-network-controller cni uninstall; docs/removal.md says how the rest is removed")
 	case len(l.Pods) > 0:
 		return warning("no agent runs here, and the node has of one: "+found,
 			"re-create the pods, whose rules and proxies nobody looks after; docs/removal.md says how the rest is removed")

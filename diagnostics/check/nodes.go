@@ -59,38 +59,25 @@ func connected(a *Agent) bool {
 	return a != nil && a.Status != nil && slices.ContainsFunc(a.Status.Hook, func(e agentstatus.Hook) bool { return e.Name == "nri" && e.Up })
 }
 
-// keepsRefused reports whether a version of containerd keeps the records of sandboxes that an NRI plugin has refused, by which its next start
-// fails (containerd/containerd#13609).
-func keepsRefused(v string) bool {
-	return !older(v, "2.0") && older(v, "2.2.6") || !older(v, "2.3") && older(v, "2.3.3")
-}
-
 func containerRuntime(f *Facts) finding {
-	by, advice, all, faulty := map[string][]string{}, map[string]string{}, []string{}, []string{}
+	by, advice, all := map[string][]string{}, map[string]string{}, []string{}
 	for _, n := range f.Nodes {
 		if !n.linux() {
 			continue
 		}
 		all = append(all, strings.Replace(n.Runtime, "://", " ", 1))
-		if v, ok := strings.CutPrefix(n.Runtime, "containerd://"); ok && keepsRefused(v) {
-			faulty = append(faulty, "containerd "+v+" ("+n.Name+")")
-		}
 		if lacks, do := runtimeAdvice(n.Runtime); lacks != "" && !connected(f.agentOn(n.Name)) {
 			by[lacks], advice[lacks] = append(by[lacks], n.Name), do
 		}
 	}
-	remark := ""
-	if len(faulty) > 0 {
-		remark = "; " + some(faulty) + " cannot start again after an NRI plugin has refused sandboxes: the agent never does, other plugins may; 2.2.6, 2.3.3 and 2.4 can"
-	}
 	if len(by) == 0 {
-		return fine(some(all) + remark)
+		return fine(some(all))
 	}
 	var messages, dos []string
 	for lacks, nodes := range by {
 		messages, dos = append(messages, lacks+" ("+some(nodes)+")"), append(dos, advice[lacks])
 	}
-	return warning(some(messages)+remark, some(dos))
+	return warning(some(messages), some(dos))
 }
 
 func kernel(f *Facts) finding {

@@ -57,11 +57,10 @@ func (o *bugReportFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return fmt.Errorf("read the API server's version: %w", clusterError(client.config, err))
 	}
-	stop := startProgress(cmd.ErrOrStderr(), "reading", nil)
+	stop := startProgress(cmd.ErrOrStderr(), "reading")
 	r := &bugreport.Report{Client: client, AgentNamespace: o.agentNamespace, Objects: objectsBy(client)}
 	r.Add("versions.json", func() (any, error) {
-		agents, err := survey.AgentVersions(ctx, client, o.agentNamespace)
-		return map[string]any{"command": cmdline.Build(), "server": server, "agents": agents}, err
+		return map[string]any{"command": cmdline.Build(), "server": server}, nil
 	})
 	r.Add("check.json", func() (any, error) {
 		results, err := lookAt(ctx, client, false)

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"istio-pod-network-controller/diagnostics/check"
+	"istio-pod-network-controller/internal/cmdline"
 )
 
 // Program has the differences between the two programs with these commands.
@@ -27,7 +28,7 @@ type OnNode struct {
 // Commands returns the commands.
 func (p Program) Commands() []*cobra.Command {
 	return []*cobra.Command{
-		newStatus(p), newExplain(p), newInspect(p), newCheck(p), newConnectivity(p), newVersion(p), newProxyLogs(p), newProxyExec(p), newBugReport(p),
+		newStatus(p), newExplain(), newInspect(p), newCheck(p), newConnectivity(p), newVersion(), newProxyLogs(p), newProxyExec(p), newBugReport(p),
 	}
 }
 
@@ -36,4 +37,11 @@ func (p Program) kubeFlags() kubeFlags {
 		return kubeFlags{Kubeconfig: &fewFlags{}}
 	}
 	return kubeFlags{Kubeconfig: p.Kubeconfig()}
+}
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the release and the commit", Args: cmdline.NoArguments,
+		Run: func(cmd *cobra.Command, _ []string) { cmd.Println(cmdline.Version()) },
+	}
 }

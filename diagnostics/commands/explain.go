@@ -1,7 +1,6 @@
 package commands
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,19 +16,19 @@ import (
 // explainOptions are the flags of `explain`.
 type explainOptions struct {
 	cmdline.IntentFlags
-	kube   kubeFlags
-	files  []string
-	output string
+	files     []string
+	namespace string
+	output    string
 }
 
-func newExplain(p Program) *cobra.Command {
-	o := &explainOptions{kube: p.kubeFlags()}
+func newExplain() *cobra.Command {
+	o := &explainOptions{}
 	cmd := &cobra.Command{
 		Use: "explain -f FILE...", Short: "Say what the agent would do with the pods of manifests, and why", Args: cmdline.NoArguments,
 		Long: "Reads Pods, and the pod templates of Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers, Jobs and CronJobs,\n" +
 			"with their Namespaces if they are among the manifests. For each it prints whether it would be redirected and why, each setting and\n" +
-			"where it comes from, the rules in words, and warnings. Most flags are those of run. A cluster is asked only for a ProxyProfile that\n" +
-			"a pod chooses, and for Istio's ConfigMaps if its proxy is Istio's, where the manifests lack them.\n" +
+			"where it comes from, the rules in words, and warnings. Most flags are those of run. No cluster is asked: a ProxyProfile that a\n" +
+			"pod chooses, and Istio's ConfigMaps if its proxy is Istio's, are to be among the manifests.\n" +
 			"A manifest that Istio has not injected yet has no proxy: give the injected one (istioctl kube-inject).\n" +
 			"Exit status: 0 redirected or not, 1 something is invalid.",
 		Example: "  istio-pod-network-controller explain -f deployment.yaml -f namespace.yaml\n" +
@@ -39,8 +38,7 @@ func newExplain(p Program) *cobra.Command {
 	fs := cmd.Flags()
 	fs.StringSliceVarP(&o.files, "filename", "f", nil, "file with manifests as YAML or JSON, - for standard input; may be given several times")
 	fs.StringVarP(&o.output, "output", "o", cmdline.OutputWords, "words, json or yaml")
-	o.kube.addCluster(fs)
-	fs.Lookup("namespace").Usage = "namespace of objects that name none; empty means the manifests' only Namespace, or default"
+	fs.StringVarP(&o.namespace, "namespace", "n", "", "namespace of objects that name none; empty means the manifests' only Namespace, or default")
 	fs.StringVar(&o.Config.AgentNamespace, "agent-namespace", "", "namespace of the agent itself, whose pods are never redirected")
 	o.IntentFlags.Add(fs)
 	return cmd
@@ -56,7 +54,7 @@ func (o *explainOptions) run(cmd *cobra.Command) error {
 	if len(o.files) == 0 {
 		return errors.New("--filename: required: name a file with a Pod or a Deployment, or - for standard input")
 	}
-	found, err := readWorkloads(cmd.InOrStdin(), o.files, o.kube.givenNamespace())
+	found, err := readWorkloads(cmd.InOrStdin(), o.files, o.namespace)
 	if err != nil {
 		return err
 	}
@@ -64,9 +62,9 @@ func (o *explainOptions) run(cmd *cobra.Command) error {
 		return fmt.Errorf("--filename: none of the manifests has pods%s: want one of %s", found.others(), workloadKinds())
 	}
 	var all []explained
-	invalid, from := 0, proxySources{manifests: found, kube: &o.kube, had: map[string]clusterObject{}}
+	invalid := 0
 	for _, w := range found.workloads {
-		e := o.explain(cmd.Context(), w, from)
+		e := o.explain(w, found)
 		if e.Error != "" {
 			invalid++
 		}
@@ -107,7 +105,7 @@ type explainedRule struct {
 }
 
 // explain answers for one object.
-func (o *explainOptions) explain(ctx context.Context, w workload, from proxySources) explained {
+func (o *explainOptions) explain(w workload, from manifests) explained {
 	ns := from.namespaceOf(w)
 	out := explained{Kind: w.kind, Namespace: w.pod.Namespace, Name: w.pod.Name, Warnings: w.warnings}
 	if w.fault != nil {
@@ -124,7 +122,7 @@ func (o *explainOptions) explain(ctx context.Context, w workload, from proxySour
 		out.Rules, err = explainedRules(asked.Spec)
 	}
 	var fault error
-	out.Proxy, fault = explainProxy(ctx, w, ns, from)
+	out.Proxy, fault = explainProxy(w, ns, from)
 	err = errors.Join(err, fault)
 	if err != nil {
 		out.Error = err.Error()

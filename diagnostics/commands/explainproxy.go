@@ -2,8 +2,6 @@ package commands
 
 import (
 	"cmp"
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path"
@@ -11,9 +9,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/intent"
@@ -34,15 +30,15 @@ type explainedProxy struct {
 }
 
 // explainProxy returns the proxy of the profile that a pod chooses, or nil. The error is the pod's fault.
-func explainProxy(ctx context.Context, w workload, ns *corev1.Namespace, from proxySources) (*explainedProxy, error) {
+func explainProxy(w workload, ns *corev1.Namespace, from manifests) (*explainedProxy, error) {
 	name, err := intent.ProxyProfile(&w.pod, ns)
 	if err != nil || name == "" {
 		return nil, nil //nolint:nilerr // agents without --sidecars do not read the annotation
 	}
 	out := &explainedProxy{Profile: name}
-	spec, err := from.profile(ctx, name)
-	if err != nil {
-		return out.without(err)
+	spec, has := from.profiles[name]
+	if !has {
+		return out.without(fmt.Errorf("the ProxyProfile is not among the manifests: add what kubectl get proxyprofile %s -o yaml prints", name))
 	}
 	if spec.Mode == v1alpha1.ModeShared {
 		return out.without(errors.New("it is shared by the pods of a node: see the DaemonSet that the chart's value sidecars.shared makes"))
@@ -53,7 +49,7 @@ func explainProxy(ctx context.Context, w workload, ns *corev1.Namespace, from pr
 		env = append(env, istio.Variable{Name: e.Name, Value: cmp.Or(e.Value, e.FieldPath)})
 	}
 	if spec.Istio != nil {
-		mesh, err := istio.ReadMesh(*spec.Istio, func(namespace, name string) (*corev1.ConfigMap, error) { return from.configMap(ctx, namespace, name) })
+		mesh, err := istio.ReadMesh(*spec.Istio, from.configMap)
 		if err != nil {
 			return out.without(err)
 		}
@@ -92,68 +88,11 @@ func (w workload) running() *corev1.Pod {
 	return pod
 }
 
-// proxySources has what proxies are made from: the manifests, and the cluster for what they lack. Each object of it is asked for once.
-type proxySources struct {
-	manifests
-	kube *kubeFlags
-	had  map[string]clusterObject // by path
-}
-
-// clusterObject is an object of the cluster, empty for a missing one.
-type clusterObject struct {
-	raw []byte
-	err error
-}
-
-func (s proxySources) profile(ctx context.Context, name string) (v1alpha1.ProxyProfileSpec, error) {
-	if spec, has := s.profiles[name]; has {
-		return spec, nil
-	}
-	var found v1alpha1.ProxyProfile
-	exists, err := s.read(ctx, &found, "/apis", v1alpha1.GroupVersion().String(), "proxyprofiles", name)
-	if err == nil && !exists {
-		err = fmt.Errorf("neither the manifests nor the cluster have a ProxyProfile %q", name)
-	}
-	return found.Spec, err
-}
-
-func (s proxySources) configMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
-	if found, has := s.configMaps[namespace+"/"+name]; has {
+func (m manifests) configMap(namespace, name string) (*corev1.ConfigMap, error) {
+	if found, has := m.configMaps[namespace+"/"+name]; has {
 		return found, nil
 	}
-	found := &corev1.ConfigMap{}
-	exists, err := s.read(ctx, found, "/api/v1/namespaces", namespace, "configmaps", name)
-	if err != nil || !exists {
-		return nil, err
-	}
-	return found, nil
-}
-
-// read reads an object of the cluster with the user's rights.
-func (s proxySources) read(ctx context.Context, into any, at ...string) (exists bool, err error) {
-	key := path.Join(at...)
-	had, asked := s.had[key]
-	if !asked {
-		client, err := s.kube.connect()
-		if err == nil {
-			had.raw, err = client.CoreV1().RESTClient().Get().AbsPath(key).SetHeader("Accept", runtime.ContentTypeJSON).DoRaw(ctx)
-			switch {
-			case apierrors.IsNotFound(err):
-				had.raw, err = nil, nil
-			case !apierrors.IsForbidden(err): // the API server says which right is missing
-				err = clusterError(client.config, err)
-			}
-		}
-		had.err = err
-		s.had[key] = had
-	}
-	switch {
-	case had.err != nil:
-		return false, fmt.Errorf("%s is not among the manifests, and cannot be read: %w", key, had.err)
-	case had.raw == nil:
-		return false, nil
-	}
-	return true, json.Unmarshal(had.raw, into)
+	return nil, fmt.Errorf("it is not among the manifests: add what kubectl -n %s get configmap %s -o yaml prints", namespace, name)
 }
 
 func (p *explainedProxy) print(w *strings.Builder) {

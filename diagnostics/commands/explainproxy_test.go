@@ -1,13 +1,11 @@
 package commands
 
 import (
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"sigs.k8s.io/yaml"
 
 	"istio-pod-network-controller/internal/cmdline"
 )
@@ -39,49 +37,13 @@ data: {values: '{"global": {"pilotCertProvider": "istiod"}}'}
 `
 )
 
-// inCluster returns an API server's answers: these objects, by their paths.
-func inCluster(t *testing.T, byPath map[string]string) map[string]string {
-	t.Helper()
-	out := map[string]string{}
-	for path, text := range byPath {
-		raw, err := yaml.YAMLToJSON([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		out[path] = string(raw)
-	}
-	return out
-}
-
-const (
-	pathProfile = "/apis/pod-network-controller.istio.io/v1alpha1/proxyprofiles/mesh"
-	pathMesh    = "/api/v1/namespaces/istio-system/configmaps/istio-1-31"
-	pathValues  = "/api/v1/namespaces/istio-system/configmaps/istio-sidecar-injector-1-31"
-)
-
 func TestExplainProxy_istio_saysWhatWouldStart(t *testing.T) {
-	cluster := apiServer(t, http.StatusNotFound, inCluster(t, map[string]string{pathProfile: meshProfile, pathMesh: meshConfigMap, pathValues: meshValues}))
-	var first *explainedProxy
-	for from, c := range map[string]struct {
-		manifests string
-		args      []string
-	}{
-		"the manifests": {meshWorkload + "---" + meshProfile + "---" + meshConfigMap + "---" + meshValues, nil},
-		"the cluster":   {meshWorkload, []string{"--kubeconfig", cluster}},
-		"both":          {meshWorkload + "---" + meshProfile + "---" + meshValues, []string{"--kubeconfig", cluster}},
-	} {
-		code, all, errOut := answers(t, c.manifests, c.args...)
-		if code != 0 || len(all) != 1 || all[0].Proxy == nil {
-			t.Fatalf("%s: code %d, %+v, %s", from, code, all, errOut)
-		}
-		got := all[0].Proxy
-		if first == nil {
-			first = got
-		}
-		if diff := cmp.Diff(first, got); diff != "" {
-			t.Errorf("%s: another answer:\n%s", from, diff)
-		}
+	mesh := meshWorkload + "---" + meshProfile + "---" + meshConfigMap + "---" + meshValues
+	code, all, errOut := answers(t, mesh)
+	if code != 0 || len(all) != 1 || all[0].Proxy == nil {
+		t.Fatalf("code %d, %+v, %s", code, all, errOut)
 	}
+	first := all[0].Proxy
 	if first.Image != "localhost/proxyv2:1" || first.Unknown != "" || !slices.Equal(first.Command[:4], []string{"/usr/local/bin/pilot-agent", "proxy", "sidecar", "--domain"}) {
 		t.Errorf("%+v", first)
 	}
@@ -98,7 +60,7 @@ func TestExplainProxy_istio_saysWhatWouldStart(t *testing.T) {
 			t.Errorf("not honoured %q, want %q", first.NotHonoured, want)
 		}
 	}
-	_, out, _ := call(t, meshWorkload, "explain", "-f", "-", "--kubeconfig", cluster)
+	_, out, _ := call(t, mesh, "explain", "-f", "-")
 	for _, want := range []string{
 		"  proxy of ProxyProfile mesh: localhost/proxyv2:1\n    runs /usr/local/bin/pilot-agent proxy sidecar --domain shop.svc.cluster.local ",
 		"\n    not honoured: annotation sidecar.istio.io/userVolume=[] has no effect: ", "\n    INSTANCE_IP=POD_IP\n",
@@ -120,27 +82,15 @@ func TestExplainProxy_otherProfile_isShown(t *testing.T) {
 
 // What cannot be read is no fault of the manifest.
 func TestExplainProxy_unread_saysWhy(t *testing.T) {
-	none, all := http.StatusNotFound, meshWorkload+"---"+meshProfile+"---"+meshConfigMap+"---"+meshValues
-	for name, c := range map[string]struct {
-		manifests string
-		status    int
-		cluster   map[string]string
-		want      string
-	}{
-		"no cluster":               {manifests: meshWorkload, want: pathProfile + " is not among the manifests, and cannot be read: no cluster to ask"},
-		"no right to the profile":  {manifests: meshWorkload, status: http.StatusForbidden, want: pathProfile + " is not among the manifests, and cannot be read: "},
-		"no such profile":          {manifests: meshWorkload, status: none, want: `neither the manifests nor the cluster have a ProxyProfile "mesh"`},
-		"no right to a ConfigMap":  {manifests: meshWorkload, status: http.StatusForbidden, cluster: map[string]string{pathProfile: meshProfile}, want: pathMesh + " is not among the manifests, and cannot be read: "},
-		"no control plane":         {manifests: meshWorkload + "---" + meshProfile, status: none, want: `there is no ConfigMap istio-system/istio-1-31: Istio's control plane with revision "1-31" is missing`},
-		"a mesh that is no YAML":   {manifests: strings.Replace(all, "trustDomain: example.org", "a: [", 1), want: "key mesh is no MeshConfig in YAML"},
-		"a profile of shared ones": {manifests: strings.Replace(all, "spec: {image", "spec: {mode: shared, image", 1), want: "it is shared by the pods of a node"},
+	all := meshWorkload + "---" + meshProfile + "---" + meshConfigMap + "---" + meshValues
+	for name, c := range map[string]struct{ manifests, want string }{
+		"no profile":               {meshWorkload, "kubectl get proxyprofile mesh -o yaml"},
+		"no ConfigMap":             {meshWorkload + "---" + meshProfile, "read ConfigMap istio-system/istio-1-31: it is not among the manifests: add what kubectl -n istio-system get configmap istio-1-31 -o yaml prints"},
+		"a mesh that is no YAML":   {strings.Replace(all, "trustDomain: example.org", "a: [", 1), "key mesh is no MeshConfig in YAML"},
+		"a profile of shared ones": {strings.Replace(all, "spec: {image", "spec: {mode: shared, image", 1), "it is shared by the pods of a node"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var args []string
-			if c.status != 0 {
-				args = []string{"--kubeconfig", apiServer(t, c.status, inCluster(t, c.cluster))}
-			}
-			code, all, errOut := answers(t, c.manifests, args...)
+			code, all, errOut := answers(t, c.manifests)
 			if code != 0 || len(all) != 1 || !strings.Contains(all[0].Proxy.Unknown, c.want) {
 				t.Errorf("code %d, %+v, %s", code, all[0].Proxy, errOut)
 			}

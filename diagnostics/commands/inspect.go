@@ -103,7 +103,7 @@ func newInspect(p Program) *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), inspectTimeout)
 			defer cancel()
-			stop := startProgress(cmd.ErrOrStderr(), "asking for pod "+strconv.Quote(args[0]), nil)
+			stop := startProgress(cmd.ErrOrStderr(), "asking for pod "+strconv.Quote(args[0]))
 			doc, err := o.document(ctx, args[0])
 			stop()
 			if err != nil {

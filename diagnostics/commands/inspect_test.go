@@ -230,7 +230,7 @@ func TestInspectSaysWhyItCannot(t *testing.T) {
 		}},
 		"no way that is switched on": {prepare: func(w *inspectWorld) { annotate(w.ofDeveloper(), agentstatus.Status{Version: "9"}) }, want: []string{"create pods/exec in namespace " + agentsHome, "set the chart's inspect.enabled=true"}},
 		"the agent refuses": {prepare: func(w *inspectWorld) {
-			w.ofDeveloper().refusal = &inspect.Refusal{Code: inspect.CodeForbidden, Message: "not allowed: x"}
+			w.ofDeveloper().refusal = &inspect.Refusal{Code: http.StatusForbidden, Message: "not allowed: x"}
 		}, want: []string{"not allowed: x"}},
 		"a name that is none":           {prepare: func(*inspectWorld) {}, args: []string{"--", "../cart"}, want: []string{"want a pod's name"}},
 		"an unknown way":                {prepare: func(*inspectWorld) {}, args: []string{"--via", "pigeon"}, want: []string{`--via: value "pigeon"`}},
@@ -298,7 +298,7 @@ func portOf(w *inspectWorld) int {
 // A refusal by an agent is its answer: nobody is asked in another way.
 func TestInspectStopsAtARefusal(t *testing.T) {
 	w := newInspectWorld(t).ofDeveloper()
-	w.refusal = &inspect.Refusal{Code: inspect.CodeBusy, Message: "busy: try again"}
+	w.refusal = &inspect.Refusal{Code: http.StatusServiceUnavailable, Message: "busy: try again"}
 	_, _, errOut := call(t, "", "inspect", "--kubeconfig", w.kubeconfig(t, "{token: dev}"), "cart")
 	if strings.TrimSpace(errOut) != "error: busy: try again" || len(w.tokens) != 1 {
 		t.Errorf("error %q, asked %d times", errOut, len(w.tokens))
@@ -308,7 +308,7 @@ func TestInspectStopsAtARefusal(t *testing.T) {
 // An agent whose node was taken over writes what it likes.
 func TestErrorsDoNotMoveATerminalsCursor(t *testing.T) {
 	w := newInspectWorld(t).ofDeveloper()
-	w.refusal = &inspect.Refusal{Code: inspect.CodeBusy, Message: "a\x1b[2J\u009b2J\u202eb\rc\nd"}
+	w.refusal = &inspect.Refusal{Code: http.StatusServiceUnavailable, Message: "a\x1b[2J\u009b2J\u202eb\rc\nd"}
 	_, _, errOut := call(t, "", "inspect", "--kubeconfig", w.kubeconfig(t, "{token: dev}"), "cart")
 	if want := "error: a?[2J?2J?b c\nd\n"; errOut != want {
 		t.Errorf("%q, want %q", errOut, want)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"path"
 	"strconv"
 	"strings"
@@ -182,7 +183,7 @@ func (w *inspectWays) byExec(ctx context.Context) (doc inspect.Document, err err
 	case out.Len() == 0 && (errOut == "" || strings.Contains(errOut, unansweredLocally)):
 		return doc, fmt.Errorf("the command in the agent's container: %s", cmp.Or(strings.TrimPrefix(errOut, "error: "), "it printed nothing"))
 	case out.Len() == 0:
-		return doc, &inspect.Refusal{Code: inspect.CodeInternal, Message: strings.TrimPrefix(errOut, "error: ")}
+		return doc, &inspect.Refusal{Code: http.StatusInternalServerError, Message: strings.TrimPrefix(errOut, "error: ")}
 	}
 	return inspect.ParseDocument(out.Bytes())
 }

@@ -4,18 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"istio-pod-network-controller/diagnostics/cluster"
-	"istio-pod-network-controller/diagnostics/survey"
 )
 
 // Kubeconfig is how a command finds its cluster. ConfigFlags of kubectl is, too.
@@ -33,14 +35,9 @@ type kubeFlags struct {
 }
 
 func (k *kubeFlags) add(fs *pflag.FlagSet) {
-	k.addCluster(fs)
-	fs.StringVar(&k.agentNamespace, "agent-namespace", "", "the namespace of the agents; empty means wherever pods with the agent's label are")
-}
-
-// addCluster adds what names the cluster, and a namespace.
-func (k *kubeFlags) addCluster(fs *pflag.FlagSet) {
 	k.AddFlags(fs)
 	k.namespaceFlag = fs.Lookup("namespace").Value
+	fs.StringVar(&k.agentNamespace, "agent-namespace", "", "the namespace of the agents; empty means wherever pods with the agent's label are")
 }
 
 // givenNamespace returns the flag's value, which may be empty.
@@ -136,17 +133,23 @@ func (k *kubeFlags) complete(cmd *cobra.Command, fixed map[string][]string) erro
 	return errors.Join(errs...)
 }
 
-// names returns the names of the cluster's objects that begin as typed. Whatever goes wrong, there is none: a shell shows no errors.
-func (k *kubeFlags) names(ctx context.Context, resource, typed string) []string {
+// names returns names of the cluster's objects that begin as typed. Whatever goes wrong, there is none: a shell shows no errors.
+func (k *kubeFlags) names(ctx context.Context, resource, typed string) (names []string) {
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
 	client, err := k.connect()
 	if err != nil {
 		return nil
 	}
-	names, err := survey.Names(ctx, client, resource, typed)
+	list, err := client.CoreV1().RESTClient().Get().Resource(resource).Param("limit", strconv.Itoa(cluster.PageSize)).Do(ctx).Get()
 	if err != nil {
 		return nil
 	}
+	_ = meta.EachListItem(list, func(object runtime.Object) error { // which never fails
+		if m, err := meta.Accessor(object); err == nil && strings.HasPrefix(m.GetName(), typed) {
+			names = append(names, m.GetName())
+		}
+		return nil
+	})
 	return names
 }

@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"time"
@@ -8,51 +9,11 @@ import (
 	"golang.org/x/term"
 )
 
-// isTerminal reports whether a person reads what is written.
-func isTerminal(w io.Writer) bool {
-	file, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd()))
-}
-
-// colourOn reports whether output may have colours: on a terminal that knows them, unless NO_COLOR (https://no-color.org) is set.
-func colourOn(w io.Writer) bool {
-	return isTerminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
-}
-
-// startProgress shows on a terminal what takes long, until stop is called: once a second, with how, which may be nil, for how far it has come.
-func startProgress(out io.Writer, what string, how func() string) (stop func()) {
-	file, ok := out.(*os.File)
-	if !ok || !isTerminal(out) {
+// startProgress says on a terminal what takes longer than a second, unless stop is called before.
+func startProgress(out io.Writer, what string) (stop func()) {
+	if file, ok := out.(*os.File); !ok || !term.IsTerminal(int(file.Fd())) {
 		return func() {}
 	}
-	const again = "\r\x1b[K" // the line is empty, and begins
-	stopped, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		tick := time.NewTicker(time.Second)
-		defer tick.Stop()
-		for begun := ""; ; begun = again {
-			select {
-			case <-stopped:
-				_, _ = file.WriteString(begun)
-				return
-			case <-tick.C:
-			}
-			line := what + " ..."
-			if how != nil {
-				line += " " + how()
-			}
-			_, _ = file.WriteString(again + fitting(file, line))
-		}
-	}()
-	return func() { close(stopped); <-ended }
-}
-
-// fitting returns what fits into one row of a terminal: a line that wraps could not be removed.
-func fitting(file *os.File, line string) string {
-	width, _, err := term.GetSize(int(file.Fd()))
-	if runes := []rune(line); err == nil && width > 1 && len(runes) >= width {
-		return string(runes[:width-1])
-	}
-	return line
+	late := time.AfterFunc(time.Second, func() { _, _ = fmt.Fprintln(out, what, "...") })
+	return func() { late.Stop() }
 }

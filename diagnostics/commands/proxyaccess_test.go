@@ -143,7 +143,7 @@ func TestAsked_podDeletedMeanwhile_isSaid(t *testing.T) {
 				t.Errorf("%s, %s: exit code %d, %q", command, name, got, errOut)
 			}
 			w = newInspectWorld(t).ofDeveloper()
-			w.refusal = &inspect.Refusal{Code: inspect.CodeNotHere, Message: notHere}
+			w.refusal = &inspect.Refusal{Code: http.StatusNotFound, Message: notHere}
 			w.meanwhile = c.after
 			got, _, errOut = call(t, "", words(w)...)
 			if got != 1 || !strings.HasPrefix(errOut, c.want+": "+notHere) {
@@ -179,7 +179,7 @@ func TestProxyAccess_impossible_saysWhy(t *testing.T) {
 		want    []string
 	}{
 		"the agent refuses": {prepare: func(w *inspectWorld) {
-			w.ofDeveloper().refusal = &inspect.Refusal{Code: inspect.CodeForbidden, Message: "not allowed: x"}
+			w.ofDeveloper().refusal = &inspect.Refusal{Code: http.StatusForbidden, Message: "not allowed: x"}
 		}, want: []string{"error: not allowed: x"}},
 		"a certificate instead of a token": {prepare: func(w *inspectWorld) { w.ofDeveloper() }, user: "{}", want: []string{"kubectl create token", "create pods/exec"}},
 		"no way":                           {prepare: func(w *inspectWorld) { unreachable(w.ofDeveloper()); w.status["/proxy"] = 403 }, want: []string{"cannot be reached from here", "-inspect-tunnel"}},

@@ -1,15 +1,12 @@
 package commands
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
-	"sync/atomic"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -20,12 +17,10 @@ import (
 // statusOptions are the flags of `status`.
 type statusOptions struct {
 	kubeFlags
-	all            bool
-	labels, fields string
-	node           string
-	output         string
-	noHeaders      bool
-	watch          bool
+	all    bool
+	labels string
+	node   string
+	output string
 }
 
 func newStatus(p Program) *cobra.Command {
@@ -36,19 +31,15 @@ func newStatus(p Program) *cobra.Command {
 			"It only reads, and shows what the rights of the kubeconfig allow. The exit code is 1 if something does not have what it asks for,\n" +
 			"and 2 if the cluster could not be asked, or not about all pods that were asked for.",
 		Example: "  istio-pod-network-controller status -A                            # all nodes and pods\n" +
-			"  istio-pod-network-controller status -n shop -l app=cart -o wide\n" +
-			"  istio-pod-network-controller status -A --watch                    # what changes from now on",
+			"  istio-pod-network-controller status -n shop -l app=cart -o wide",
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	fs := cmd.Flags()
 	o.add(fs)
 	fs.BoolVarP(&o.all, "all-namespaces", "A", false, "the pods of all namespaces")
 	fs.StringVarP(&o.labels, "selector", "l", "", "a label selector of pods, as in app=cart,tier!=test")
-	fs.StringVar(&o.fields, "field-selector", "", "a field selector of pods, as in status.phase=Running")
 	fs.StringVar(&o.node, "node", "", "one node, and its pods")
-	fs.StringVarP(&o.output, "output", "o", "", "wide, json, yaml, jsonpath=PATH of what json prints, or custom-columns=HEAD:PATH,... with a row for each pod; empty means tables")
-	fs.BoolVar(&o.noHeaders, "no-headers", false, "no line with the columns' names")
-	fs.BoolVarP(&o.watch, "watch", "w", false, "go on, and print a line for each change")
+	fs.StringVarP(&o.output, "output", "o", "", "wide, json or yaml; empty means tables")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return cmdline.Unasked(cmdline.WrongFlag(cmd, err)) })
 	_ = o.complete(cmd, map[string][]string{"output": {cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML}}) // the flags are those above; a test completes each
 	return cmd
@@ -67,13 +58,10 @@ func (o *statusOptions) Validate() error {
 	var errs []error
 	namespace := o.givenNamespace()
 	if o.output != "" {
-		errs = append(errs, validOutput(o.output, cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML))
+		errs = append(errs, cmdline.OneOf("output", o.output, cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML))
 	}
 	if o.all && namespace != "" {
 		errs = append(errs, fmt.Errorf("--all-namespaces (-A) and --namespace %s do not go together", namespace))
-	}
-	if o.watch && o.output != "" && o.output != cmdline.OutputWide {
-		errs = append(errs, fmt.Errorf("--watch prints lines: it does not go with --output %s", o.output))
 	}
 	if faults := validation.IsDNS1123Label(namespace); namespace != "" && len(faults) > 0 {
 		errs = append(errs, fmt.Errorf("--namespace: value %q: %s", namespace, strings.Join(faults, "; ")))
@@ -83,9 +71,6 @@ func (o *statusOptions) Validate() error {
 	}
 	if _, err := labels.Parse(o.labels); err != nil {
 		errs = append(errs, fmt.Errorf("--selector: value %q: %w", o.labels, err))
-	}
-	if _, err := fields.ParseSelector(o.fields); err != nil {
-		errs = append(errs, fmt.Errorf("--field-selector: value %q: %w", o.fields, err))
 	}
 	return errors.Join(errs...)
 }
@@ -98,17 +83,13 @@ func (o *statusOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return cmdline.Unasked(err)
 	}
-	look := func(ctx context.Context) (survey.Report, error) { return o.look(ctx, cmd, client) }
-	r, err := look(cmd.Context())
+	r, err := o.look(cmd, client)
 	if err != nil {
 		return err
 	}
-	printer := statusPrinter{out: cmd.OutOrStdout(), wide: o.output == cmdline.OutputWide, noHeaders: o.noHeaders, colour: colourOn(cmd.OutOrStdout())}
-	if err := printSelected(printer.out, o.output, o.noHeaders, r, r.Pods, func(io.Writer) error { return printer.tables(r) }); err != nil {
+	printer := statusPrinter{out: cmd.OutOrStdout(), wide: o.output == cmdline.OutputWide}
+	if err := cmdline.PrintAs(printer.out, o.output, r, func(io.Writer) error { return printer.tables(r) }); err != nil {
 		return err
-	}
-	if o.watch {
-		r = watchStatus(cmd.Context(), printer, cmd.ErrOrStderr(), r, look)
 	}
 	switch {
 	case r.Failing():
@@ -120,17 +101,15 @@ func (o *statusOptions) run(cmd *cobra.Command) error {
 }
 
 // look asks the cluster, and shows on a terminal that it takes long.
-func (o *statusOptions) look(ctx context.Context, cmd *cobra.Command, client connection) (survey.Report, error) {
-	var read atomic.Int64
-	defer startProgress(cmd.ErrOrStderr(), "asking "+client.config.Host, func() string { return fmt.Sprintf("%d pods", read.Load()) })()
+func (o *statusOptions) look(cmd *cobra.Command, client connection) (survey.Report, error) {
+	defer startProgress(cmd.ErrOrStderr(), "asking "+client.config.Host)()
 	options := survey.Options{
-		Namespace: client.namespace, Labels: o.labels, Fields: o.fields, Node: o.node, AgentNamespace: o.agentNamespace, Version: cmdline.Build().Version,
-		Progress: func(pods int) { read.Add(int64(pods)) },
+		Namespace: client.namespace, Labels: o.labels, Node: o.node, AgentNamespace: o.agentNamespace, Version: cmdline.Build().Version,
 	}
 	if o.all {
 		options.Namespace, options.Fallback = "", client.namespace
 	}
-	r, err := survey.Ask(ctx, client, options)
+	r, err := survey.Ask(cmd.Context(), client, options)
 	if err != nil {
 		return r, cmdline.Unasked(clusterError(client.config, err))
 	}

@@ -1,10 +1,8 @@
 package commands
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -12,7 +10,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -138,9 +135,7 @@ func TestStatusSaysWhyItCannotAsk(t *testing.T) {
 		"a namespace that cannot be":        {[]string{"--kubeconfig", ok, "-n", "a/b"}, []string{"--namespace", `"a/b"`}},
 		"a node that cannot be":             {[]string{"--kubeconfig", ok, "--node", "a,b"}, []string{"--node", `"a,b"`}},
 		"a wrong selector":                  {[]string{"--kubeconfig", ok, "-l", "a in"}, []string{"--selector", `"a in"`}},
-		"a wrong field selector":            {[]string{"--kubeconfig", ok, "--field-selector", "a"}, []string{"--field-selector", `"a"`}},
-		"a wrong format":                    {[]string{"-o", "xml"}, []string{"--output", `"xml"`, "wide, json, yaml, jsonpath=PATH or custom-columns="}},
-		"changes as one document":           {[]string{"-o", "json", "--watch"}, []string{"--watch", "json"}},
+		"a wrong format":                    {[]string{"-o", "xml"}, []string{"--output", `"xml"`, "wide, json or yaml"}},
 		"one namespace and all":             {[]string{"-A", "-n", "shop"}, []string{"all-namespaces", "namespace"}},
 		"a pod instead of a flag":           {[]string{"--kubeconfig", ok, "shop/cart"}, []string{`"shop/cart"`, "takes no arguments", "inspect shows one pod"}},
 		"a mistyped flag":                   {[]string{"--all-namespace"}, []string{"did you mean --all-namespaces?"}},
@@ -208,65 +203,6 @@ func TestAClusterThatHasAnsweredTooLate(t *testing.T) {
 	if got := clusterError(&rest.Config{Host: "https://a"}, err).Error(); !strings.Contains(got, "https://a did not answer in time") {
 		t.Error(got)
 	}
-}
-
-func TestChangesAreLines(t *testing.T) {
-	at := func(pods ...survey.Pod) survey.Report {
-		return survey.Report{Nodes: []survey.Node{{Name: "a"}}, Pods: pods}
-	}
-	cart := survey.Pod{Namespace: "shop", Name: "cart", State: survey.Waiting, Message: "starts"}
-	done, web := cart, survey.Pod{Namespace: "shop", Name: "web", State: survey.Programmed}
-	done.State, done.Message = survey.Programmed, ""
-	for name, c := range map[string]struct {
-		before, after survey.Report
-		want          []string
-	}{
-		"nothing":       {at(cart), at(cart), nil},
-		"another state": {at(cart), at(done), []string{"pod shop/cart: programmed, was waiting (starts)"}},
-		"a pod more":    {at(cart), at(cart, web), []string{"pod shop/web: programmed"}},
-		"a pod less":    {at(cart, web), at(cart), []string{"pod shop/web: gone, was programmed"}},
-		"a node that is in trouble": {
-			at(),
-			survey.Report{Nodes: []survey.Node{{Name: "a", Trouble: []string{"it burns"}}}},
-			[]string{"node a: agent none; it burns, was agent none"},
-		},
-		"trouble": {at(), survey.Report{Nodes: []survey.Node{{Name: "a"}}, Trouble: []string{"no agent"}}, []string{"trouble no agent: yes"}},
-	} {
-		if diff := cmp.Diff(c.want, changes(c.before, c.after)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
-	}
-}
-
-// --watch goes on over failures, says so once, and returns what holds in the end.
-func TestWatchingGoesOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		looks, began := 0, time.Now()
-		var out, errOut bytes.Buffer
-		pod := survey.Pod{Namespace: "shop", Name: "cart", State: survey.Programmed}
-		last := watchStatus(ctx, statusPrinter{out: &out}, &errOut, survey.Report{Pods: []survey.Pod{pod}}, func(context.Context) (survey.Report, error) {
-			<-time.After(time.Second) // so the next look comes after 10 s
-			switch looks++; looks {
-			case 2, 3:
-				return survey.Report{}, errors.New("away")
-			case 5:
-				cancel()
-			}
-			changed := pod
-			if looks > 3 {
-				changed.State = survey.Failed
-			}
-			return survey.Report{Time: time.Now(), Pods: []survey.Pod{changed}}, nil
-		})
-		if took := time.Since(began); took != 47*time.Second { // 2 s, and then five looks with 10 s in between
-			t.Errorf("it took %s", took)
-		}
-		if !last.Failing() || looks != 5 || strings.Count(errOut.String(), "away") != 1 || strings.Count(out.String(), "\n") != 1 ||
-			!strings.Contains(out.String(), "pod shop/cart: failed, was programmed") {
-			t.Errorf("%d looks, %+v, %q, %q", looks, last, out.String(), errOut.String())
-		}
-	})
 }
 
 func TestNamesForShells(t *testing.T) {

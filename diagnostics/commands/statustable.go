@@ -17,19 +17,16 @@ const shortMessage = 100
 
 // statusPrinter prints reports of a cluster.
 type statusPrinter struct {
-	out                     io.Writer
-	wide, noHeaders, colour bool
+	out  io.Writer
+	wide bool
 }
 
 func (p statusPrinter) tables(r survey.Report) error {
-	if len(r.Nodes) > 0 {
-		if err := writeTable(p.out, p.colour, p.body(p.nodes(r))); err != nil {
-			return err
+	for _, table := range [][][]string{p.nodes(r), p.pods(r)} {
+		if len(table) == 1 { // the head
+			continue
 		}
-		_, _ = fmt.Fprintln(p.out)
-	}
-	if len(r.Pods) > 0 {
-		if err := writeTable(p.out, p.colour, p.body(p.pods(r))); err != nil {
+		if err := writeTable(p.out, table); err != nil {
 			return err
 		}
 		_, _ = fmt.Fprintln(p.out)
@@ -44,58 +41,50 @@ func (p statusPrinter) tables(r survey.Report) error {
 	return err
 }
 
-// body returns a table without its first row if the columns' names are not wanted.
-func (p statusPrinter) body(rows [][]cell) [][]cell {
-	if p.noHeaders {
-		return rows[1:]
-	}
-	return rows
-}
-
-func (p statusPrinter) nodes(r survey.Report) [][]cell {
-	head := plain("NODE", "AGENT", "BACKEND", "HOOKS", "PODS", "TROUBLE")
+func (p statusPrinter) nodes(r survey.Report) [][]string {
+	head := []string{"NODE", "AGENT", "BACKEND", "HOOKS", "PODS", "TROUBLE"}
 	if p.wide {
-		head = plain("NODE", "AGENT", "BACKEND", "HOOKS", "PODS", "POD OF THE AGENT", "COMMIT", "WRITTEN", "LAST ERROR", "TROUBLE")
+		head = []string{"NODE", "AGENT", "BACKEND", "HOOKS", "PODS", "POD OF THE AGENT", "COMMIT", "WRITTEN", "LAST ERROR", "TROUBLE"}
 	}
-	listed := map[string]map[string]int{} // pods by node and state
+	here := map[string][]survey.Pod{}
 	for _, pod := range r.Pods {
-		if listed[pod.Node] == nil {
-			listed[pod.Node] = map[string]int{}
-		}
-		listed[pod.Node][string(pod.State)]++
+		here[pod.Node] = append(here[pod.Node], pod)
 	}
-	rows := [][]cell{head}
+	rows := [][]string{head}
 	for _, n := range r.Nodes {
-		row := []cell{{text: n.Name}, agentCell(n), {}, {}, podsCell(listed[n.Name])}
+		row := []string{n.Name, agentWord(n), "", "", byState(here[n.Name])}
 		if n.Asking > 0 {
-			row[4].text = fmt.Sprintf("%d asking", n.Asking)
+			row[4] = fmt.Sprintf("%d asking", n.Asking)
 		}
-		more := plain(n.Agent, "", "", "")
+		more := []string{n.Agent, "", "", ""}
 		if s := n.Status; s != nil {
-			row[2].text, row[3].text = s.Backend, hooks(n)
-			more[1].text, more[2].text = short(s.Revision, 12), age(s.Time, r.Time)
+			row[2], row[3] = s.Backend, hooks(n)
+			more[1], more[2] = short(s.Revision, 12), age(s.Time, r.Time)
 			if e := s.LastError; e != nil {
-				more[3].text = fmt.Sprintf("%s ago: %s: %s", age(e.Time, r.Time), e.Pod, e.Message)
+				more[3] = fmt.Sprintf("%s ago: %s: %s", age(e.Time, r.Time), e.Pod, e.Message)
 			}
 		}
+		trouble := strings.Join(slices.Concat(n.Trouble, n.Notes), "; ")
 		if p.wide {
 			row = append(row, more...)
+		} else {
+			trouble = short(trouble, shortMessage)
 		}
-		rows = append(rows, append(row, p.troubleCell(n)))
+		rows = append(rows, append(row, trouble))
 	}
 	return rows
 }
 
-func agentCell(n survey.Node) cell {
+func agentWord(n survey.Node) string {
 	switch {
 	case n.AgentUnknown:
-		return cell{text: "?"}
+		return "?"
 	case n.Agent == "":
-		return cell{text: "none"}
+		return "none"
 	case n.Status == nil:
-		return cell{text: "unknown", colour: yellow}
+		return "unknown"
 	}
-	return cell{text: n.Status.Version}
+	return n.Status.Version
 }
 
 func hooks(n survey.Node) string {
@@ -110,87 +99,51 @@ func hooks(n survey.Node) string {
 	return strings.Join(words, ",")
 }
 
-func podsCell(count map[string]int) cell {
-	c := cell{}
+// byState says how many pods are in each state.
+func byState(pods []survey.Pod) string {
+	count := map[survey.State]int{}
+	for _, pod := range pods {
+		count[pod.State]++
+	}
 	var words []string
 	for _, state := range slices.Sorted(maps.Keys(count)) {
-		if count[state] > 0 {
-			words = append(words, fmt.Sprintf("%d %s", count[state], state))
-		}
-		if survey.State(state).Failing() && count[state] > 0 {
-			c.colour = red
-		}
+		words = append(words, fmt.Sprintf("%d %s", count[state], state))
 	}
-	c.text = strings.Join(words, ", ")
-	return c
+	return strings.Join(words, ", ")
 }
 
-func (p statusPrinter) troubleCell(n survey.Node) cell {
-	c := cell{text: strings.Join(slices.Concat(n.Trouble, n.Notes), "; ")}
-	if !p.wide {
-		c.text = short(c.text, shortMessage)
-	}
-	switch {
-	case len(n.Trouble) > 0:
-		c.colour = red
-	case len(n.Notes) > 0:
-		c.colour = yellow
-	}
-	return c
-}
-
-func (p statusPrinter) pods(r survey.Report) [][]cell {
-	head := plain("NAMESPACE", "NAME", "NODE", "STATE", "HOOK", "AGE", "MESSAGE")
+func (p statusPrinter) pods(r survey.Report) [][]string {
+	head := []string{"NAMESPACE", "NAME", "NODE", "STATE", "HOOK", "AGE", "MESSAGE"}
 	if p.wide {
-		head = plain("NAMESPACE", "NAME", "NODE", "STATE", "HOOK", "AGE", "REPORTED", "BACKEND", "RULES", "MESSAGE")
+		head = []string{"NAMESPACE", "NAME", "NODE", "STATE", "HOOK", "AGE", "REPORTED", "BACKEND", "RULES", "MESSAGE"}
 	}
-	rows := [][]cell{head}
+	rows := [][]string{head}
 	for _, pod := range r.Pods {
 		rows = append(rows, p.podRow(pod, r.Time))
 	}
 	return rows
 }
 
-func (p statusPrinter) podRow(pod survey.Pod, now time.Time) []cell {
-	row := plain(pod.Namespace, pod.Name, pod.Node, string(pod.State), pod.Hook, age(pod.Created, now))
-	row[3].colour = stateColour(pod.State)
+func (p statusPrinter) podRow(pod survey.Pod, now time.Time) []string {
+	row := []string{pod.Namespace, pod.Name, pod.Node, string(pod.State), pod.Hook, age(pod.Created, now)}
 	if !p.wide {
-		return append(row, cell{text: short(pod.Message, shortMessage)})
+		return append(row, short(pod.Message, shortMessage))
 	}
 	message := pod.Message
 	if pod.Notes != "" {
 		message = strings.TrimPrefix(message+"; "+pod.Notes, "; ")
 	}
-	return append(row, plain(age(pod.Reported, now), pod.Backend, pod.SpecHash, message)...)
-}
-
-func stateColour(s survey.State) int {
-	switch {
-	case s.Failing():
-		return red
-	case s == survey.Waiting:
-		return yellow
-	case s == survey.Programmed:
-		return green
-	}
-	return 0
+	return append(row, age(pod.Reported, now), pod.Backend, pod.SpecHash, message)
 }
 
 // summary returns one line that says how many pods are in each state.
 func summary(r survey.Report) string {
-	where := "in namespace " + r.Namespace
+	where, more := "in namespace "+r.Namespace, "; -A shows all namespaces"
 	if r.Namespace == "" {
-		where = "in all namespaces"
-	}
-	if len(r.Pods) == 0 && r.Namespace != "" {
-		return "No pod " + where + " asks for redirection, or has a report of the agent; -A shows all namespaces."
+		where, more = "in all namespaces", ""
 	}
 	if len(r.Pods) == 0 {
-		return "No pod " + where + " asks for redirection, or has a report of the agent."
+		return "No pod " + where + " asks for redirection, or has a report of the agent" + more + "."
 	}
-	count := map[string]int{}
-	for _, pod := range r.Pods {
-		count[string(pod.State)]++
-	}
-	return printable.Count(len(r.Pods), "pod") + " " + where + ": " + podsCell(count).text + "."
+	return printable.Count(len(r.Pods), "pod") + " " + where + ": " + byState(r.Pods) + "."
 }

@@ -118,10 +118,10 @@ func refused(response *http.Response) error {
 	}
 	refusal := &Refusal{}
 	switch {
-	case json.Unmarshal(text, refusal) == nil && refusal.Code != "":
+	case json.Unmarshal(text, refusal) == nil && refusal.Code != 0:
 		return refusal
 	case response.StatusCode == http.StatusNotFound:
-		return &Refusal{Code: CodeNotHere, Message: "the agent does not serve logs and commands of proxies: it runs none (sidecars.enabled is off), or is of an older release"}
+		return &Refusal{Code: http.StatusNotFound, Message: "the agent does not serve logs and commands of proxies: it runs none (sidecars.enabled is off), or is of an older release"}
 	}
 	return fmt.Errorf("the agent answered with status %d: is it of another version?", response.StatusCode)
 }

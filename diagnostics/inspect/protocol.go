@@ -27,24 +27,9 @@ func Path(namespace, name string) string {
 	return pathPrefix + url.PathEscape(namespace) + "/" + url.PathEscape(name)
 }
 
-// Code says what kind of refusal an answer is.
-type Code string
-
-// The codes.
-const (
-	CodeUnauthenticated Code = "Unauthenticated"
-	CodeForbidden       Code = "Forbidden"
-	CodeNotHere         Code = "NotHere" // the agent's node has no such pod
-	CodeBusy            Code = "Busy"
-	CodeNotReady        Code = "NotReady"
-	CodeNotShown        Code = "NotShown" // a pod that is never shown
-	CodeBadRequest      Code = "BadRequest"
-	CodeInternal        Code = "Internal"
-)
-
-// Refusal is an answer without a document.
+// Refusal is an answer without a document. Code is HTTP's.
 type Refusal struct {
-	Code    Code   `json:"code"`
+	Code    int    `json:"code"`
 	Message string `json:"message"`
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -52,11 +53,11 @@ func (c callers) check(ctx context.Context, token string, to right, namespace, n
 	case err == nil:
 		return nil
 	case errors.Is(err, apiauth.ErrUnauthenticated):
-		return &inspect.Refusal{Code: inspect.CodeUnauthenticated, Message: "the API server does not accept this token: it may have expired; log in again"}
+		return &inspect.Refusal{Code: http.StatusUnauthorized, Message: "the API server does not accept this token: it may have expired; log in again"}
 	case errors.Is(err, apiauth.ErrForbidden):
-		return &inspect.Refusal{Code: inspect.CodeForbidden, Message: fmt.Sprintf("not allowed: this takes the right to %s of pod %s in namespace %s", to, name, namespace)}
+		return &inspect.Refusal{Code: http.StatusForbidden, Message: fmt.Sprintf("not allowed: this takes the right to %s of pod %s in namespace %s", to, name, namespace)}
 	case errors.Is(err, apiauth.ErrBusy):
-		return &inspect.Refusal{Code: inspect.CodeBusy, Message: err.Error()}
+		return &inspect.Refusal{Code: http.StatusServiceUnavailable, Message: err.Error()}
 	}
-	return &inspect.Refusal{Code: inspect.CodeInternal, Message: "the agent could not ask the API server about the caller: " + err.Error()}
+	return &inspect.Refusal{Code: http.StatusInternalServerError, Message: "the agent could not ask the API server about the caller: " + err.Error()}
 }

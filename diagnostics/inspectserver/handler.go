@@ -65,43 +65,30 @@ func (h inspectHandler) answer(ctx context.Context, r *http.Request) (doc inspec
 func (h inspectHandler) admit(ctx context.Context, r *http.Request, to right) (namespace, name string, err error) {
 	namespace, name = r.PathValue("namespace"), r.PathValue("name")
 	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
-		return "", "", &inspect.Refusal{Code: inspect.CodeBadRequest, Message: "want the path " + inspect.Path("NAMESPACE", "POD")}
+		return "", "", &inspect.Refusal{Code: http.StatusBadRequest, Message: "want the path " + inspect.Path("NAMESPACE", "POD")}
 	}
 	if h.check == nil {
 		return namespace, name, nil
 	}
 	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !ok || token == "" {
-		return "", "", &inspect.Refusal{Code: inspect.CodeUnauthenticated, Message: "the request has no bearer token"}
+		return "", "", &inspect.Refusal{Code: http.StatusUnauthorized, Message: "the request has no bearer token"}
 	}
 	return namespace, name, h.check(ctx, token, to, namespace, name)
-}
-
-// statuses returns the status of each refusal.
-func statuses() map[inspect.Code]int {
-	return map[inspect.Code]int{
-		inspect.CodeUnauthenticated: http.StatusUnauthorized, inspect.CodeForbidden: http.StatusForbidden,
-		inspect.CodeNotShown: http.StatusForbidden, inspect.CodeNotHere: http.StatusNotFound, inspect.CodeBadRequest: http.StatusBadRequest,
-		inspect.CodeBusy: http.StatusServiceUnavailable, inspect.CodeNotReady: http.StatusServiceUnavailable,
-	}
 }
 
 func refuse(w http.ResponseWriter, err error) {
 	var refusal *inspect.Refusal
 	if !errors.As(err, &refusal) {
-		refusal = &inspect.Refusal{Code: inspect.CodeInternal, Message: err.Error()}
+		refusal = &inspect.Refusal{Code: http.StatusInternalServerError, Message: err.Error()}
 	}
-	status, ok := statuses()[refusal.Code]
-	if !ok {
-		status = http.StatusInternalServerError
-	}
-	writeJSON(w, status, refusal)
+	writeJSON(w, refusal.Code, refusal)
 }
 
 func writeJSON(w http.ResponseWriter, status int, value any) {
 	text, err := json.Marshal(value)
 	if err != nil || len(text) > inspect.MaxAnswer {
-		http.Error(w, `{"code":"Internal","message":"the answer cannot be written"}`, http.StatusInternalServerError)
+		http.Error(w, `{"code":500,"message":"the answer cannot be written"}`, http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -134,7 +121,7 @@ func newTunnel() *tunnel {
 // ServeHTTP upgrades the connection.
 func (t *tunnel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), inspect.UpgradeProtocol) {
-		refuse(w, &inspect.Refusal{Code: inspect.CodeBadRequest, Message: "want the header Upgrade: " + inspect.UpgradeProtocol})
+		refuse(w, &inspect.Refusal{Code: http.StatusBadRequest, Message: "want the header Upgrade: " + inspect.UpgradeProtocol})
 		return
 	}
 	conn, buffered, err := http.NewResponseController(w).Hijack()

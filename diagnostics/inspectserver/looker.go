@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -73,7 +74,7 @@ func (l *Looker) Document(ctx context.Context, namespace, name string) (doc insp
 	case l.line <- struct{}{}:
 		defer func() { <-l.line }()
 	case <-ctx.Done():
-		return doc, &inspect.Refusal{Code: inspect.CodeBusy, Message: "the agent of node " + l.node + " is answering others: try again in some seconds"}
+		return doc, &inspect.Refusal{Code: http.StatusServiceUnavailable, Message: "the agent of node " + l.node + " is answering others: try again in some seconds"}
 	}
 	pod := &corev1.Pod{}
 	if err := pods.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, pod); err != nil {
@@ -95,11 +96,11 @@ func (l *Looker) Document(ctx context.Context, namespace, name string) (doc insp
 // open returns what knows the pods of a namespace, or a *inspect.Refusal.
 func (l *Looker) open(namespace string) (Core, client.Reader, error) {
 	if namespace == l.agentNamespace {
-		return nil, nil, &inspect.Refusal{Code: inspect.CodeNotShown, Message: "pods of the agent's own namespace are never redirected, and not shown"}
+		return nil, nil, &inspect.Refusal{Code: http.StatusForbidden, Message: "pods of the agent's own namespace are never redirected, and not shown"}
 	}
 	core, pods, err := l.core()
 	if err != nil {
-		return nil, nil, &inspect.Refusal{Code: inspect.CodeNotReady, Message: "the agent of node " + l.node + " has not read its pods yet: try again in some seconds"}
+		return nil, nil, &inspect.Refusal{Code: http.StatusServiceUnavailable, Message: "the agent of node " + l.node + " has not read its pods yet: try again in some seconds"}
 	}
 	return core, pods, nil
 }
@@ -129,11 +130,11 @@ func (l *Looker) refusal(namespace, name string, err error) *inspect.Refusal {
 	pod := namespace + "/" + name
 	switch {
 	case errors.Is(err, podnet.ErrNoPod), apierrors.IsNotFound(err):
-		return &inspect.Refusal{Code: inspect.CodeNotHere, Message: fmt.Sprintf("the agent of node %s knows no pod %s: it was deleted, or moved, or is too new; try again in a second", l.node, pod)}
+		return &inspect.Refusal{Code: http.StatusNotFound, Message: fmt.Sprintf("the agent of node %s knows no pod %s: it was deleted, or moved, or is too new; try again in a second", l.node, pod)}
 	case errors.Is(err, controllers.ErrBusy), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return &inspect.Refusal{Code: inspect.CodeBusy, Message: fmt.Sprintf("the agent of node %s is working on pod %s right now: try again in a second", l.node, pod)}
+		return &inspect.Refusal{Code: http.StatusServiceUnavailable, Message: fmt.Sprintf("the agent of node %s is working on pod %s right now: try again in a second", l.node, pod)}
 	}
-	return &inspect.Refusal{Code: inspect.CodeInternal, Message: fmt.Sprintf("the agent of node %s could not look at pod %s: %v", l.node, pod, err)}
+	return &inspect.Refusal{Code: http.StatusInternalServerError, Message: fmt.Sprintf("the agent of node %s could not look at pod %s: %v", l.node, pod, err)}
 }
 
 // describe reads the kernel, and says what there is.

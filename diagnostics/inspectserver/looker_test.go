@@ -2,6 +2,7 @@ package inspectserver
 
 import (
 	"context"
+	"net/http"
 	"testing"
 	"testing/synctest"
 
@@ -42,7 +43,7 @@ func TestALookWaitsItsTurnInLine(t *testing.T) {
 			t.Errorf("%d are under way, want %d", got, atOnce)
 		}
 		for range cap(refused) {
-			if err := <-refused; codeOf(t, err) != inspect.CodeBusy {
+			if err := <-refused; codeOf(t, err) != http.StatusServiceUnavailable {
 				t.Error(err)
 			}
 		}

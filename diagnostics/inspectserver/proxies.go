@@ -69,7 +69,7 @@ func (p *proxyHandler) inLine(f func() error) error {
 		defer func() { <-p.line }()
 		return f()
 	default:
-		return &inspect.Refusal{Code: inspect.CodeBusy, Message: "the agent serves as many logs and commands as it may: try again later"}
+		return &inspect.Refusal{Code: http.StatusServiceUnavailable, Message: "the agent serves as many logs and commands as it may: try again later"}
 	}
 }
 
@@ -77,7 +77,7 @@ func (p *proxyHandler) inLine(f func() error) error {
 func (p *proxyHandler) log(w http.ResponseWriter, r *http.Request, namespace, name string) error {
 	options, err := inspect.LogOptionsOf(r.URL.Query())
 	if err != nil {
-		return &inspect.Refusal{Code: inspect.CodeBadRequest, Message: err.Error()}
+		return &inspect.Refusal{Code: http.StatusBadRequest, Message: err.Error()}
 	}
 	control := http.NewResponseController(w)
 	if err := control.SetReadDeadline(time.Time{}); err != nil { // it would end the request's context
@@ -93,7 +93,7 @@ func (p *proxyHandler) log(w http.ResponseWriter, r *http.Request, namespace, na
 	}
 	if err != nil && !out.begun {
 		w.Header().Del("Trailer")
-		return &inspect.Refusal{Code: inspect.CodeNotHere, Message: err.Error()}
+		return &inspect.Refusal{Code: http.StatusNotFound, Message: err.Error()}
 	}
 	if err != nil {
 		w.Header().Set(inspect.ErrorTrailer, printable.Line(err.Error()))
@@ -122,7 +122,7 @@ func (f *flushing) Write(text []byte) (int, error) {
 func (p *proxyHandler) exec(w http.ResponseWriter, r *http.Request, namespace, name string) error {
 	var command inspect.Command
 	if err := json.NewDecoder(io.LimitReader(r.Body, inspect.MaxCommand)).Decode(&command); err != nil || len(command.Args) == 0 {
-		return &inspect.Refusal{Code: inspect.CodeBadRequest, Message: "want a command"}
+		return &inspect.Refusal{Code: http.StatusBadRequest, Message: "want a command"}
 	}
 	control := http.NewResponseController(w)
 	if err := errors.Join(control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(ExecTime+writeTime))); err != nil {
@@ -133,7 +133,7 @@ func (p *proxyHandler) exec(w http.ResponseWriter, r *http.Request, namespace, n
 	var out, errOut shortened
 	code, err := p.to.Exec(ctx, namespace, name, command.Args, &out, &errOut)
 	if err != nil {
-		return &inspect.Refusal{Code: inspect.CodeNotHere, Message: err.Error()}
+		return &inspect.Refusal{Code: http.StatusNotFound, Message: err.Error()}
 	}
 	writeJSON(w, http.StatusOK, inspect.Output{Out: out.text, Err: errOut.text, Code: code, Cut: out.cut || errOut.cut})
 	return nil

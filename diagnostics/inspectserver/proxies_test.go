@@ -99,14 +99,14 @@ func TestProxyHandler_callerWithoutTheRight_learnsNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		token, namespace, pod string
 		proxies               *fakeProxies
-		want                  inspect.Code
+		want                  int
 		words                 string
 	}{
-		"no right":              {"dev", "secret", "cart", &fakeProxies{}, inspect.CodeForbidden, "pods/"},
-		"a token nobody knows":  {"stolen", "shop", "cart", &fakeProxies{}, inspect.CodeUnauthenticated, "token"},
-		"a pod of another node": {"dev", "shop", "other", &fakeProxies{}, inspect.CodeNotHere, "knows no pod"},
-		"a pod without a proxy": {"dev", "shop", "cart", &fakeProxies{err: errors.New("no proxy")}, inspect.CodeNotHere, "no proxy"},
-		"a name that is none":   {"dev", "shop", "Cart", &fakeProxies{}, inspect.CodeBadRequest, "want the path"},
+		"no right":              {"dev", "secret", "cart", &fakeProxies{}, http.StatusForbidden, "pods/"},
+		"a token nobody knows":  {"stolen", "shop", "cart", &fakeProxies{}, http.StatusUnauthorized, "token"},
+		"a pod of another node": {"dev", "shop", "other", &fakeProxies{}, http.StatusNotFound, "knows no pod"},
+		"a pod without a proxy": {"dev", "shop", "cart", &fakeProxies{err: errors.New("no proxy")}, http.StatusNotFound, "no proxy"},
+		"a name that is none":   {"dev", "shop", "Cart", &fakeProxies{}, http.StatusBadRequest, "want the path"},
 	} {
 		_, at := servedProxies(t, c.proxies)
 		var out bytes.Buffer
@@ -118,7 +118,7 @@ func TestProxyHandler_callerWithoutTheRight_learnsNothing(t *testing.T) {
 				t.Errorf("%s, %s: %v", name, what, err)
 			}
 		}
-		if out.Len() > 0 || c.want != inspect.CodeNotHere && c.proxies.ran != nil {
+		if out.Len() > 0 || c.want != http.StatusNotFound && c.proxies.ran != nil {
 			t.Errorf("%s: got %q, ran %q", name, out.String(), c.proxies.ran)
 		}
 	}
@@ -169,7 +169,7 @@ func TestProxyHandler_tooMany_areRefused(t *testing.T) {
 		<-out
 	}
 	_, err := callerOfAgent(at, "dev").Exec(t.Context(), "shop", "cart", inspect.Command{Args: []string{"ls"}})
-	if codeOf(t, err) != inspect.CodeBusy {
+	if codeOf(t, err) != http.StatusServiceUnavailable {
 		t.Error(err)
 	}
 }
@@ -187,7 +187,7 @@ func TestProxyHandler_muchOutput_isCut(t *testing.T) {
 func TestProxyHandler_noProxies_isToldPlainly(t *testing.T) {
 	_, at := servedProxies(t, nil)
 	_, err := callerOfAgent(at, "dev").Exec(t.Context(), "shop", "cart", inspect.Command{Args: []string{"ls"}})
-	if codeOf(t, err) != inspect.CodeNotHere || !strings.Contains(err.Error(), "does not serve") {
+	if codeOf(t, err) != http.StatusNotFound || !strings.Contains(err.Error(), "does not serve") {
 		t.Error(err)
 	}
 }

@@ -164,7 +164,7 @@ func callerOfAgent(at *agentstatus.Inspect, token string) inspect.Client {
 	return inspect.Client{Certificate: at.Certificate, Token: token, Dial: direct(at.Port)}
 }
 
-func codeOf(t *testing.T, err error) inspect.Code {
+func codeOf(t *testing.T, err error) int {
 	t.Helper()
 	var refusal *inspect.Refusal
 	if !errors.As(err, &refusal) {
@@ -199,11 +199,11 @@ func TestWhoMayNotGetAPodLearnsNothing(t *testing.T) {
 	_, at := served(t, node.looker(fakeKernel{}))
 	_, errThere := callerOfAgent(at, "dev").Get(t.Context(), "secret", "cart")
 	_, errGone := callerOfAgent(at, "dev").Get(t.Context(), "secret", "tacr")
-	if codeOf(t, errThere) != inspect.CodeForbidden || strings.ReplaceAll(errGone.Error(), "tacr", "cart") != errThere.Error() {
+	if codeOf(t, errThere) != http.StatusForbidden || strings.ReplaceAll(errGone.Error(), "tacr", "cart") != errThere.Error() {
 		t.Errorf("of a pod that may be there: %v; of one that is not: %v", errThere, errGone)
 	}
 	for name, token := range map[string]string{"a token that nobody knows": "stolen", "no token": "", "a token of another audience": ownToken() + "x"} {
-		if _, err := callerOfAgent(at, token).Get(t.Context(), "shop", "cart"); codeOf(t, err) != inspect.CodeUnauthenticated {
+		if _, err := callerOfAgent(at, token).Get(t.Context(), "shop", "cart"); codeOf(t, err) != http.StatusUnauthorized {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -218,20 +218,20 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 		in         string
 		apiAway    bool
 		notRead    bool
-		want       inspect.Code
+		want       int
 		wantInText string
 	}{
-		"a pod of another node":                 {node: &oneNode{}, in: "shop/other", want: inspect.CodeNotHere, wantInText: "node1 knows no pod shop/other"},
-		"a pod that is being programmed":        {node: &oneNode{err: controllers.ErrBusy}, in: "shop/cart", want: inspect.CodeBusy, wantInText: "try again"},
-		"a pod that was deleted meanwhile":      {node: &oneNode{err: podnet.ErrNoPod}, in: "shop/cart", want: inspect.CodeNotHere, wantInText: "deleted"},
-		"an error of the core":                  {node: &oneNode{err: errors.New("boom")}, in: "shop/cart", want: inspect.CodeInternal, wantInText: "boom"},
-		"no answer of the API server":           {node: &oneNode{}, in: "shop/cart", apiAway: true, want: inspect.CodeInternal, wantInText: "could not ask the API server"},
-		"an agent that has not read its pods":   {node: &oneNode{}, in: "shop/cart", notRead: true, want: inspect.CodeNotReady, wantInText: "try again"},
-		"a name that is none":                   {node: &oneNode{}, in: "shop/Cart", want: inspect.CodeBadRequest, wantInText: "want the path"},
-		"a namespace that is none":              {node: &oneNode{}, in: "Shop/cart", want: inspect.CodeBadRequest, wantInText: "want the path"},
-		"a pod that does not answer in time":    {node: &oneNode{err: context.DeadlineExceeded}, in: "shop/cart", want: inspect.CodeBusy, wantInText: "try again"},
-		"another pod of the agent's own kind":   {node: &oneNode{}, in: "mesh-system/agent", want: inspect.CodeForbidden, wantInText: "not allowed"},
-		"a pod whose name has a slash, escaped": {node: &oneNode{}, in: "shop/a%2fb", want: inspect.CodeBadRequest, wantInText: "want the path"},
+		"a pod of another node":                 {node: &oneNode{}, in: "shop/other", want: http.StatusNotFound, wantInText: "node1 knows no pod shop/other"},
+		"a pod that is being programmed":        {node: &oneNode{err: controllers.ErrBusy}, in: "shop/cart", want: http.StatusServiceUnavailable, wantInText: "try again"},
+		"a pod that was deleted meanwhile":      {node: &oneNode{err: podnet.ErrNoPod}, in: "shop/cart", want: http.StatusNotFound, wantInText: "deleted"},
+		"an error of the core":                  {node: &oneNode{err: errors.New("boom")}, in: "shop/cart", want: http.StatusInternalServerError, wantInText: "boom"},
+		"no answer of the API server":           {node: &oneNode{}, in: "shop/cart", apiAway: true, want: http.StatusInternalServerError, wantInText: "could not ask the API server"},
+		"an agent that has not read its pods":   {node: &oneNode{}, in: "shop/cart", notRead: true, want: http.StatusServiceUnavailable, wantInText: "try again"},
+		"a name that is none":                   {node: &oneNode{}, in: "shop/Cart", want: http.StatusBadRequest, wantInText: "want the path"},
+		"a namespace that is none":              {node: &oneNode{}, in: "Shop/cart", want: http.StatusBadRequest, wantInText: "want the path"},
+		"a pod that does not answer in time":    {node: &oneNode{err: context.DeadlineExceeded}, in: "shop/cart", want: http.StatusServiceUnavailable, wantInText: "try again"},
+		"another pod of the agent's own kind":   {node: &oneNode{}, in: "mesh-system/agent", want: http.StatusForbidden, wantInText: "not allowed"},
+		"a pod whose name has a slash, escaped": {node: &oneNode{}, in: "shop/a%2fb", want: http.StatusBadRequest, wantInText: "want the path"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := tc.node.looker(fakeKernel{})
@@ -244,7 +244,7 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 			pod, _ = url.PathUnescape(pod)
 			_, err := callerOfAgent(at, "dev").Get(t.Context(), namespace, pod)
 			if codeOf(t, err) != tc.want || !strings.Contains(err.Error(), tc.wantInText) {
-				t.Errorf("%v, want %s with %q", err, tc.want, tc.wantInText)
+				t.Errorf("%v, want %d with %q", err, tc.want, tc.wantInText)
 			}
 		})
 	}
@@ -256,7 +256,7 @@ func TestAPanicOfALookIsAnAnswer(t *testing.T) {
 	l.core = func() (Core, client.Reader, error) { panic("boom") } //nolint:forbidigo // the case
 	_, at := served(t, l)
 	for range 2 {
-		if _, err := callerOfAgent(at, "dev").Get(t.Context(), "shop", "cart"); codeOf(t, err) != inspect.CodeInternal {
+		if _, err := callerOfAgent(at, "dev").Get(t.Context(), "shop", "cart"); codeOf(t, err) != http.StatusInternalServerError {
 			t.Error(err)
 		}
 	}
@@ -265,7 +265,7 @@ func TestAPanicOfALookIsAnAnswer(t *testing.T) {
 // The agent's own namespace is not shown even to those who may get its pods.
 func TestTheAgentsOwnNamespaceIsNotShown(t *testing.T) {
 	_, err := (&oneNode{}).looker(fakeKernel{}).Document(t.Context(), "mesh-system", "agent")
-	if codeOf(t, err) != inspect.CodeNotShown {
+	if codeOf(t, err) != http.StatusForbidden {
 		t.Error(err)
 	}
 }

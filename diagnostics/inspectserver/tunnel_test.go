@@ -53,7 +53,7 @@ func TestTheAPIServerPassesWhatItCannotRead(t *testing.T) {
 	if passed.Method != http.MethodGet || passed.Header.Get("Upgrade") != inspect.UpgradeProtocol {
 		t.Errorf("the API server saw %s with %v", passed.Method, passed.Header)
 	}
-	if _, err := c.Get(t.Context(), "secret", "cart"); codeOf(t, err) != inspect.CodeForbidden {
+	if _, err := c.Get(t.Context(), "secret", "cart"); codeOf(t, err) != http.StatusForbidden {
 		t.Error(err)
 	}
 	c.Certificate = strings.Repeat("0", 64)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,19 +13,14 @@ import (
 	"istio-pod-network-controller/internal/agentstatus"
 )
 
-// around asks for nodes, agents and namespaces, at the same time. A missing right is noted; any other error ends it.
-func around(ctx context.Context, client kubernetes.Interface, o Options) (asked, error) {
-	var nodes, agents, namespaces asked
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return askNodes(ctx, client, o, &nodes) })
-	group.Go(func() error { return askAgents(ctx, client, o, &agents) })
-	group.Go(func() error { return askNamespaces(ctx, client, o, &namespaces) })
-	err := group.Wait()
-	out := nodes
-	out.agents, out.agentsListed, out.namespaces = agents.agents, agents.agentsListed, namespaces.namespaces
-	out.missing = append(append(out.missing, agents.missing...), namespaces.missing...)
-	out.trouble = append(append(out.trouble, agents.trouble...), namespaces.trouble...)
-	return out, err
+// around asks for nodes, agents and namespaces. A missing right is noted; any other error ends it.
+func around(ctx context.Context, client kubernetes.Interface, o Options) (a asked, err error) {
+	for _, ask := range []func(context.Context, kubernetes.Interface, Options, *asked) error{askNodes, askAgents, askNamespaces} {
+		if err := ask(ctx, client, o, &a); err != nil {
+			return a, err
+		}
+	}
+	return a, nil
 }
 
 func askNodes(ctx context.Context, client kubernetes.Interface, o Options, a *asked) (err error) {

@@ -22,14 +22,12 @@ import (
 type Options struct {
 	// Namespace has the pods; empty means all. Fallback is asked without the right to list the pods of all.
 	Namespace, Fallback string
-	// Labels and Fields are selectors of pods. Node limits the answer to a node; empty means all.
-	Labels, Fields, Node string
+	// Labels is a selector of pods. Node limits the answer to a node; empty means all.
+	Labels, Node string
 	// AgentNamespace has the agents; empty means all.
 	AgentNamespace string
 	// Version is this program's.
 	Version string
-	// Progress, which may be nil, is called with the number of pods of each page.
-	Progress func(pods int)
 }
 
 // Report is the answer.
@@ -82,11 +80,7 @@ func addPods(ctx context.Context, client kubernetes.Interface, r *Report, o Opti
 	at := place{now: now, withoutAgent: a.withoutAgent(r.Nodes), proxiesOn: a.proxiesOn()}
 	list := metav1.ListOptions{LabelSelector: o.Labels, FieldSelector: fieldsOf(o)}
 	page := func(ctx context.Context, list metav1.ListOptions) (*corev1.PodList, error) {
-		pods, err := client.CoreV1().Pods(r.Namespace).List(ctx, list)
-		if err == nil && o.Progress != nil {
-			o.Progress(len(pods.Items))
-		}
-		return pods, err
+		return client.CoreV1().Pods(r.Namespace).List(ctx, list)
 	}
 	keep := func(pod *corev1.Pod) (Pod, bool) {
 		at.namespace = a.namespaces[pod.Namespace]
@@ -114,14 +108,11 @@ func addPods(ctx context.Context, client kubernetes.Interface, r *Report, o Opti
 
 // fieldsOf returns the field selector of pods: pods that have finished need nothing any more.
 func fieldsOf(o Options) string {
-	fields := []string{"status.phase!=Succeeded", "status.phase!=Failed"}
+	unfinished := "status.phase!=Succeeded,status.phase!=Failed"
 	if o.Node != "" {
-		fields = append(fields, "spec.nodeName="+o.Node)
+		return unfinished + ",spec.nodeName=" + o.Node
 	}
-	if o.Fields != "" {
-		fields = append(fields, o.Fields)
-	}
-	return strings.Join(fields, ",")
+	return unfinished
 }
 
 // lacks begins a sentence about a missing right.

@@ -247,7 +247,6 @@ func TestAsk_selectors_narrowTheAnswer(t *testing.T) {
 		"a node":   {Options{Node: "b"}, []string{"node b", "pod web"}},
 		"no agent": {Options{Node: "c"}, []string{"node c"}},
 		"a label":  {Options{Labels: "app=web"}, []string{"node a", "node b", "node c", "pod web"}},
-		"a field":  {Options{Fields: "spec.nodeName=a"}, []string{"node a", "node b", "node c", "pod cart"}},
 	} {
 		r, err := ask1(t, s, c.o)
 		var got []string

@@ -5,7 +5,7 @@ import "fmt"
 // Exit codes other than 0. docs/commands.md says what they mean, as a test checks.
 const (
 	ExitError   = 1 // an error; `status`: something does not have what it asks for
-	ExitUnasked = 2 // `status`, `version --agents`: the cluster could not be asked, or not about all that was asked for; `status`: so it is with a wrong flag
+	ExitUnasked = 2 // `status`: the cluster could not be asked, or not about all that was asked for; so it is with a wrong flag
 	ExitDrift   = 3 // `rules verify`, `inspect`: the rules differ from what the pod asks for, or foreign chains see packets before them; `inspect`: or the rules are not known
 )
 
