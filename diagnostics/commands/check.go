@@ -48,7 +48,7 @@ func newCheck(p Program) *cobra.Command {
 	for _, unused := range []string{"namespace", "agent-namespace"} {
 		_ = fs.MarkHidden(unused) // check reads all namespaces
 	}
-	fs.StringVarP(&f.output, "output", "o", cmdline.OutputText, "text, json or yaml")
+	fs.StringVarP(&f.output, "output", "o", cmdline.OutputText, "text, json, yaml, jsonpath=PATH of what json prints, or custom-columns=HEAD:PATH,... with a row for each check")
 	fs.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long reading the cluster may take, and with --wait all looks together")
 	fs.BoolVar(&f.wait, "wait", false, "look again until no check fails, or --timeout is over")
 	fs.BoolVar(&f.pre, "pre", false, "only what makes sense before the agent is installed")
@@ -71,7 +71,7 @@ func (f *checkFlags) addNode(cmd *cobra.Command, local check.NodeGatherer) {
 }
 
 func (f *checkFlags) validate() error {
-	err := errors.Join(cmdline.OneOf("output", f.output, cmdline.OutputText, cmdline.OutputJSON, cmdline.OutputYAML), cmdline.ValidTimeout(f.timeout))
+	err := errors.Join(validOutput(f.output, cmdline.OutputText, cmdline.OutputJSON, cmdline.OutputYAML), cmdline.ValidTimeout(f.timeout))
 	if f.node && f.pre {
 		err = errors.Join(err, errors.New("--pre: with --node it has no meaning: the node's checks are the same before and after"))
 	}
@@ -188,5 +188,5 @@ type checked struct {
 }
 
 func (f *checkFlags) print(out io.Writer, results []check.Result) error {
-	return cmdline.PrintAs(out, f.output, checked{check.Worst(results), results}, cmdline.Writes(check.Text(results)))
+	return printSelected(out, f.output, checked{check.Worst(results), results}, results, cmdline.Writes(check.Text(results)))
 }

@@ -39,7 +39,7 @@ func newStatus(p Program) *cobra.Command {
 	fs.BoolVarP(&o.all, "all-namespaces", "A", false, "the pods of all namespaces")
 	fs.StringVarP(&o.labels, "selector", "l", "", "a label selector of pods, as in app=cart,tier!=test")
 	fs.StringVar(&o.node, "node", "", "one node, and its pods")
-	fs.StringVarP(&o.output, "output", "o", "", "wide, json or yaml; empty means tables")
+	fs.StringVarP(&o.output, "output", "o", "", "wide, json, yaml, jsonpath=PATH of what json prints, or custom-columns=HEAD:PATH,... with a row for each pod; empty means tables")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return cmdline.Unasked(cmdline.WrongFlag(cmd, err)) })
 	_ = o.complete(cmd, map[string][]string{"output": {cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML}}) // the flags are those above; a test completes each
 	return cmd
@@ -58,7 +58,7 @@ func (o *statusOptions) Validate() error {
 	var errs []error
 	namespace := o.givenNamespace()
 	if o.output != "" {
-		errs = append(errs, cmdline.OneOf("output", o.output, cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML))
+		errs = append(errs, validOutput(o.output, cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML))
 	}
 	if o.all && namespace != "" {
 		errs = append(errs, fmt.Errorf("--all-namespaces (-A) and --namespace %s do not go together", namespace))
@@ -88,7 +88,7 @@ func (o *statusOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	printer := statusPrinter{out: cmd.OutOrStdout(), wide: o.output == cmdline.OutputWide}
-	if err := cmdline.PrintAs(printer.out, o.output, r, func(io.Writer) error { return printer.tables(r) }); err != nil {
+	if err := printSelected(printer.out, o.output, r, r.Pods, func(io.Writer) error { return printer.tables(r) }); err != nil {
 		return err
 	}
 	switch {

@@ -135,7 +135,7 @@ func TestStatusSaysWhyItCannotAsk(t *testing.T) {
 		"a namespace that cannot be":        {[]string{"--kubeconfig", ok, "-n", "a/b"}, []string{"--namespace", `"a/b"`}},
 		"a node that cannot be":             {[]string{"--kubeconfig", ok, "--node", "a,b"}, []string{"--node", `"a,b"`}},
 		"a wrong selector":                  {[]string{"--kubeconfig", ok, "-l", "a in"}, []string{"--selector", `"a in"`}},
-		"a wrong format":                    {[]string{"-o", "xml"}, []string{"--output", `"xml"`, "wide, json or yaml"}},
+		"a wrong format":                    {[]string{"-o", "xml"}, []string{"--output", `"xml"`, "wide, json, yaml, jsonpath=PATH or custom-columns="}},
 		"one namespace and all":             {[]string{"-A", "-n", "shop"}, []string{"all-namespaces", "namespace"}},
 		"a pod instead of a flag":           {[]string{"--kubeconfig", ok, "shop/cart"}, []string{`"shop/cart"`, "takes no arguments", "inspect shows one pod"}},
 		"a mistyped flag":                   {[]string{"--all-namespace"}, []string{"did you mean --all-namespaces?"}},

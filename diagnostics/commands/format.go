@@ -1,0 +1,144 @@
+package commands
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+
+	"k8s.io/client-go/util/jsonpath"
+
+	"istio-pod-network-controller/internal/cmdline"
+)
+
+// The values of --output that take parts out of the document for machines, with kubectl's syntax.
+const (
+	outputPath    = "jsonpath="
+	outputColumns = "custom-columns="
+)
+
+// column is one of custom-columns.
+type column struct {
+	head string
+	path *jsonpath.JSONPath
+}
+
+// validOutput returns an error for a value of --output that a command does not have.
+func validOutput(value string, known ...string) error {
+	var err error
+	switch {
+	case strings.HasPrefix(value, outputPath):
+		_, err = parsePath(value[len(outputPath):])
+	case strings.HasPrefix(value, outputColumns):
+		_, err = parseColumns(value[len(outputColumns):])
+	default:
+		return cmdline.OneOf("output", value, append(known, outputPath+"PATH", outputColumns+"HEAD:PATH,...")...)
+	}
+	if err != nil {
+		return fmt.Errorf("--output: value %q: %w", value, err)
+	}
+	return nil
+}
+
+// printSelected prints a document as --output says: JSON, YAML, by a path, or a row for each of its rows. people writes other formats.
+func printSelected(out io.Writer, output string, document, rows any, people func(io.Writer) error) error {
+	switch {
+	case strings.HasPrefix(output, outputPath):
+		path, err := parsePath(output[len(outputPath):])
+		if err != nil {
+			return err
+		}
+		plain, err := asJSON(document)
+		if err != nil {
+			return err
+		}
+		return path.Execute(out, plain)
+	case strings.HasPrefix(output, outputColumns):
+		columns, err := parseColumns(output[len(outputColumns):])
+		if err != nil {
+			return err
+		}
+		return printColumns(out, columns, rows)
+	}
+	return cmdline.PrintAs(out, output, document, people)
+}
+
+// bare is a path without braces, which kubectl takes, too.
+var bare = regexp.MustCompile(`^\{?\.?([^{}]+)\}?$`)
+
+func parsePath(text string) (*jsonpath.JSONPath, error) {
+	if found := bare.FindStringSubmatch(text); found != nil {
+		text = "{." + found[1] + "}"
+	}
+	path := jsonpath.New("output").AllowMissingKeys(true)
+	return path, path.Parse(text)
+}
+
+func parseColumns(text string) (out []column, err error) {
+	for item := range strings.SplitSeq(text, ",") {
+		head, expression, ok := strings.Cut(item, ":")
+		if !ok || head == "" || expression == "" {
+			return nil, errors.New("want HEAD:PATH, separated by commas, as in NAME:.name,STATE:.state")
+		}
+		path, err := parsePath(expression)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, column{head, path})
+	}
+	return out, nil
+}
+
+// printColumns prints a table with a row for each element of a list.
+func printColumns(out io.Writer, columns []column, list any) error {
+	plain, err := asJSON(list)
+	if err != nil {
+		return err
+	}
+	elements, _ := plain.([]any) // null is an empty list
+	table := [][]string{make([]string, len(columns))}
+	for i, c := range columns {
+		table[0][i] = c.head
+	}
+	for _, element := range elements {
+		var row []string
+		for _, c := range columns {
+			text, err := valueAt(c.path, element)
+			if err != nil {
+				return err
+			}
+			row = append(row, text)
+		}
+		table = append(table, row)
+	}
+	return writeTable(out, table)
+}
+
+// valueAt returns what a path finds, as kubectl writes it.
+func valueAt(path *jsonpath.JSONPath, in any) (string, error) {
+	found, err := path.FindResults(in)
+	if err != nil {
+		return "", err
+	}
+	var words []string
+	for _, set := range found {
+		for _, value := range set {
+			words = append(words, fmt.Sprint(value.Interface()))
+		}
+	}
+	if len(words) == 0 {
+		return "<none>", nil
+	}
+	return strings.Join(words, ","), nil
+}
+
+// asJSON returns a value as its JSON is decoded, so that paths have the names of JSON.
+func asJSON(value any) (plain any, err error) {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return nil, err
+	}
+	return plain, json.Unmarshal(text, &plain)
+}
