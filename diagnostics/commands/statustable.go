@@ -59,7 +59,7 @@ func (p statusPrinter) nodes(r survey.Report) [][]string {
 		more := []string{n.Agent, "", "", ""}
 		if s := n.Status; s != nil {
 			row[2], row[3] = s.Backend, hooks(n)
-			more[1], more[2] = short(s.Revision, 12), age(s.Time, r.Time)
+			more[1], more[2] = printable.Short(s.Revision, 12), age(s.Time, r.Time)
 			if e := s.LastError; e != nil {
 				more[3] = fmt.Sprintf("%s ago: %s: %s", age(e.Time, r.Time), e.Pod, e.Message)
 			}
@@ -68,7 +68,7 @@ func (p statusPrinter) nodes(r survey.Report) [][]string {
 		if p.wide {
 			row = append(row, more...)
 		} else {
-			trouble = short(trouble, shortMessage)
+			trouble = printable.Short(trouble, shortMessage)
 		}
 		rows = append(rows, append(row, trouble))
 	}
@@ -127,7 +127,7 @@ func (p statusPrinter) pods(r survey.Report) [][]string {
 func (p statusPrinter) podRow(pod survey.Pod, now time.Time) []string {
 	row := []string{pod.Namespace, pod.Name, pod.Node, string(pod.State), pod.Hook, age(pod.Created, now)}
 	if !p.wide {
-		return append(row, short(pod.Message, shortMessage))
+		return append(row, printable.Short(pod.Message, shortMessage))
 	}
 	message := pod.Message
 	if pod.Notes != "" {

@@ -22,7 +22,7 @@ func writeTable(w io.Writer, rows [][]string) error {
 		cells := make([]string, len(row))
 		for i, text := range row {
 			if cells[i] = shown(text); i < len(row)-1 {
-				cells[i] = short(cells[i], maxCell)
+				cells[i] = printable.Short(cells[i], maxCell)
 			}
 		}
 		_, _ = fmt.Fprintln(table, strings.Join(cells, "\t")) // an error comes again with Flush
@@ -34,14 +34,6 @@ func writeTable(w io.Writer, rows [][]string) error {
 func shown(text string) string {
 	if text = strings.Join(strings.Fields(printable.Line(text)), " "); text == "" {
 		return "-"
-	}
-	return text
-}
-
-// short returns the beginning of a text that is longer than n characters.
-func short(text string, n int) string {
-	if runes := []rune(text); len(runes) > n {
-		return string(runes[:n-3]) + "..."
 	}
 	return text
 }
