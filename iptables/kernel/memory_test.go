@@ -114,7 +114,7 @@ func TestPreemptionByATableThatGoesWithItsOwnerIsReportedNoLonger(t *testing.T) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := ns.Do(owner.Start); err != nil {
+	if err := ns.Inside(owner.Start); err != nil {
 		t.Fatal(err)
 	}
 	const rules = "add table inet x { flags owner; }\nadd chain inet x c { type filter hook output priority -310; policy drop; }\n"

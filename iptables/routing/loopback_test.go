@@ -104,7 +104,7 @@ func TestRead_addressWithAnotherPrefix_counts(t *testing.T) {
 
 func switchIPv6(t *testing.T, ns *netns.NS, disabled string) {
 	t.Helper()
-	err := ns.Do(func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/lo/disable_ipv6", []byte(disabled), 0o600) })
+	err := ns.Inside(func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/lo/disable_ipv6", []byte(disabled), 0o600) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -109,7 +109,7 @@ func mustHold(t testing.TB, b byPath, ns *netns.NS, r iptables.Ruleset) {
 func shell(t testing.TB, ns *netns.NS, script string) string {
 	t.Helper()
 	var out []byte
-	err := ns.Do(func() (err error) {
+	err := ns.Inside(func() (err error) {
 		out, err = exec.CommandContext(t.Context(), "sh", "-ec", script).Output()
 		return err
 	})

@@ -58,7 +58,7 @@ func TestPreference_legacyTablesOfTheNode_comeFirst(t *testing.T) {
 	ns := kerneltest.New(t)
 	kerneltest.ProgramPath(t, "ip6tables-legacy")
 	shell(t, ns, "ip6tables-legacy -t mangle -N X")
-	err := ns.Do(func() error {
+	err := ns.Inside(func() error {
 		if names := legacyTables(ownProc, iptables.IPv4, iptables.IPv6); strings.Join(names, " ") != "mangle" {
 			t.Errorf("tables %q", names)
 		}
