@@ -84,16 +84,13 @@ func (b *Backend) compare(ctx context.Context, ns *netns.NS, want iptables.Rules
 	return have, drift, err
 }
 
-// write replaces have by want. Addresses and routes are added before the rules that need them and removed after them.
+// write replaces have by want, with addresses and routes.
 func (b *Backend) write(ctx context.Context, ns *netns.NS, have snapshot, want iptables.Ruleset) (transactions int, err error) {
-	routes, err := routing.Prepare(ns, want)
-	if err != nil {
-		return 0, err
-	}
-	if transactions, err = b.restore(ctx, ns, have, wanted(have, want)); err != nil {
-		return 0, err
-	}
-	return transactions, routes.Finish()
+	err = routing.Around(ns, want, func() (err error) {
+		transactions, err = b.restore(ctx, ns, have, wanted(have, want))
+		return err
+	})
+	return transactions, err
 }
 
 // restore changes have into want, both families at the same time. It returns the number of nf_tables transactions: programs of the nft flavour
