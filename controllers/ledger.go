@@ -57,17 +57,9 @@ func (l *Ledger) Put(e Entry) bool {
 	return true
 }
 
-// Fail marks a pod as failed. What is known of its sandbox and rules stays, because the rules stay in the kernel.
-func (l *Ledger) Fail(s podnet.Sandbox, retry bool) { l.mark(s, FailedPod, retry) }
-
-// Reject is Fail for a pod that its owner has to correct.
-func (l *Ledger) Reject(s podnet.Sandbox, retry bool) { l.mark(s, InvalidPod, retry) }
-
-// Retry has a pod visited again soon. Its state and rules stay as they are.
-func (l *Ledger) Retry(s podnet.Sandbox) { l.mark(s, "", true) }
-
-// mark changes the pod's state unless state is empty, and updates what is known of its sandbox.
-func (l *Ledger) mark(s podnet.Sandbox, state State, retry bool) {
+// Mark notes the state of a pod, unless it is empty, and what is known of its sandbox. Its rules stay as they are, because they stay in the kernel.
+// retry has the pod visited again soon.
+func (l *Ledger) Mark(s podnet.Sandbox, state State, retry bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e, ok := l.pods[s.UID]
