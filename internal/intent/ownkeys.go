@@ -47,7 +47,7 @@ func (r *reader) ownKeys(s *iptables.Spec) {
 	includeOut := own(r, KeyIncludeOutboundPorts, settingIncludeOutbound, portRanges)
 	s.IncludeOutboundPorts, s.Ranges.IncludeOutbound = added(s.IncludeOutboundPorts, includeOut)
 	r.contradiction(KeyIncludeOutboundPorts, includeOut, iptables.JoinPorts(s.ExcludeOutboundPorts, s.Ranges.ExcludeOutbound),
-		r.name(KeyExcludeOutboundPorts), r.lookup(keyExcludeOutbound, settingExcludeOutbound, "").name)
+		r.name(KeyExcludeOutboundPorts), r.lookup(keyExcludeOutbound, settingExcludeOutbound).name)
 }
 
 // own parses an annotation that adds to the setting.
@@ -93,7 +93,7 @@ func (r *reader) includedInbound(s *iptables.Spec) {
 			r.errs = append(r.errs, &ValueError{Key: f.name, Value: f.value, Want: wantRanges, Why: "it includes no port, which " + keyIncludeInbound + ` says by ""`})
 		}
 		r.contradiction(KeyIncludeInboundPorts, items, iptables.JoinPorts(s.ExcludeInboundPorts, s.Ranges.ExcludeInbound),
-			r.name(KeyExcludeInboundPorts), r.lookup(keyExcludeInbound, settingExcludeInbound, "").name)
+			r.name(KeyExcludeInboundPorts), r.lookup(keyExcludeInbound, settingExcludeInbound).name)
 		s.IncludeInboundPorts.All = false
 		s.IncludeInboundPorts.List, s.Ranges.IncludeInbound = added(s.IncludeInboundPorts.List, items)
 	}
@@ -109,7 +109,7 @@ func (r *reader) includedInbound(s *iptables.Spec) {
 	*in, s.Ranges.IncludeInbound = added(*in, iptables.SubtractPorts(s.Ranges.IncludeInbound, except))
 	if !includes && before > 0 && len(*in) == 0 {
 		r.errs = append(r.errs, fmt.Errorf("%s excludes every port that %s includes: take one of them out",
-			r.name(KeyExcludeInboundPorts), r.lookup(keyIncludeInbound, settingIncludeInbound, "").name))
+			r.name(KeyExcludeInboundPorts), r.lookup(keyIncludeInbound, settingIncludeInbound).name))
 	}
 }
 

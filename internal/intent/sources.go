@@ -74,7 +74,7 @@ func (s sources) add(setting, source string) {
 
 // ofFlag returns where the value of a flag comes from.
 func (s sources) ofFlag(flag, value string) (origin, key string) {
-	if s == nil || value == standards()[flag] {
+	if s == nil || value == StandardDefaults()[flag] {
 		return fromDefault, ""
 	}
 	return fromFlag, flag
@@ -133,15 +133,4 @@ func (s sources) resolvers(pod *corev1.Pod, all []netip.Addr) {
 		from = append(from, fromPodDNS)
 	}
 	s[settingResolvers] = cmp.Or(strings.Join(from, ", "), fromRuntime)
-}
-
-// standards returns the values of flags that nobody has set.
-func standards() map[string]string {
-	d := StandardDefaults()
-	return map[string]string{
-		settingMode: d.InterceptionMode, settingOutboundPort: d.EnvoyPort, settingInboundPort: d.EnvoyInboundPort, settingTunnelPort: d.EnvoyTunnelPort,
-		settingIncludeCIDRs: d.IncludeOutboundIPRanges, settingExcludeCIDRs: d.ExcludeOutboundIPRanges,
-		settingIncludeInbound: d.IncludeInboundPorts, settingExcludeInbound: d.ExcludeInboundPorts,
-		settingIncludeOutbound: d.IncludeOutboundPorts, settingExcludeOutbound: d.ExcludeOutboundPorts, settingIPv6: d.IPv6, settingInboundPorts: d.InboundPorts,
-	}
 }
