@@ -231,7 +231,7 @@ func TestBackend_eachCall_startsFewProcesses(t *testing.T) {
 			if removed, err := b.Remove(t.Context(), ns.Path()); err != nil || !removed {
 				t.Error(removed, err)
 			}
-			expect("remove", all)
+			expect("remove", map[Flavour][]string{NFT: nil, Legacy: all}[flavour])
 			if present, err := b.Present(t.Context(), kerneltest.New(t).Path()); err != nil || present {
 				t.Error(present, err)
 			}
