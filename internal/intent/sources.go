@@ -63,13 +63,10 @@ func (s sources) set(setting, source string) {
 
 // add records one more source of a setting.
 func (s sources) add(setting, source string) {
-	if s == nil {
-		return
-	}
 	if others, ok := s[setting]; ok {
 		source = others + ", " + source
 	}
-	s[setting] = source
+	s.set(setting, source)
 }
 
 // ofFlag returns where the value of a flag comes from.
@@ -118,9 +115,6 @@ func (s sources) managed(profile string) {
 
 // resolvers records where the pod's name servers come from.
 func (s sources) resolvers(pod *corev1.Pod, all []netip.Addr) {
-	if s == nil {
-		return
-	}
 	own := 0
 	if pod.Spec.DNSConfig != nil {
 		own = len(Addrs(pod.Spec.DNSConfig.Nameservers))
@@ -132,5 +126,5 @@ func (s sources) resolvers(pod *corev1.Pod, all []netip.Addr) {
 	if own > 0 {
 		from = append(from, fromPodDNS)
 	}
-	s[settingResolvers] = cmp.Or(strings.Join(from, ", "), fromRuntime)
+	s.set(settingResolvers, cmp.Or(strings.Join(from, ", "), fromRuntime))
 }
