@@ -58,7 +58,7 @@ func (d fakeDriver) Apply(_ context.Context, ns *netns.NS, _ iptables.Ruleset) (
 
 func mustRun(t *testing.T, ns *netns.NS, script string) {
 	t.Helper()
-	err := ns.Do(func() error { return exec.CommandContext(t.Context(), "sh", "-c", script).Run() })
+	err := ns.Inside(func() error { return exec.CommandContext(t.Context(), "sh", "-c", script).Run() })
 	if err != nil {
 		t.Fatal(err)
 	}

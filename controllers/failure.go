@@ -29,7 +29,7 @@ func (p *Programmer) refuse(ctx context.Context, v visit) outcome {
 	}
 	return outcome{
 		result: Failed, err: err, report: new(reportOf(v, podreport.StatusFailed, podreport.ReasonInvalidAnnotation, v.wrong.Error())),
-		note: func(l *Ledger) { l.Reject(s, errKeep != nil) },
+		note: func(l *Ledger) { l.Mark(s, InvalidPod, errKeep != nil) },
 	}
 }
 
@@ -37,7 +37,7 @@ func (p *Programmer) refuse(ctx context.Context, v visit) outcome {
 // and is not ready. Existing rules stay, and are repaired. A pod whose proxy runs already stays ready: a profile that is taken away takes no pod out of its Services.
 func (p *Programmer) refuseProxy(ctx context.Context, v visit) outcome {
 	var err error
-	if v.sandbox, err = locatorOf(p).find(ctx, v); err != nil && !absent(err) {
+	if v.sandbox, err = (locator{p}).find(ctx, v); err != nil && !absent(err) {
 		return unseen(ctx, v, err)
 	}
 	kept := false
@@ -52,7 +52,7 @@ func (p *Programmer) refuseProxy(ctx context.Context, v visit) outcome {
 	}
 	out := outcome{
 		result: Skipped, report: new(reportOf(v, podreport.StatusFailed, podreport.ReasonProxyRefused, v.intent.Refused)),
-		note: func(l *Ledger) { l.Reject(v.sandbox, err != nil) },
+		note: func(l *Ledger) { l.Mark(v.sandbox, InvalidPod, err != nil) },
 	}
 	if p.RequireProxies && v.by.early() && !kept {
 		out.result, out.err = Failed, permanentError{errors.New(v.intent.Refused)}
@@ -67,7 +67,7 @@ func (p *Programmer) fail(ctx context.Context, v visit, err error) outcome {
 		return outcome{result: Failed, err: err}
 	case unanswered(err):
 		return p.unknown(ctx, v, err)
-	case !absent(err) && locatorOf(p).takenDown(ctx, v):
+	case !absent(err) && (locator{p}).takenDown(ctx, v):
 		err = errors.Join(podnet.ErrGone, err)
 	}
 	if absent(err) {
@@ -112,7 +112,7 @@ func (p *Programmer) unknown(ctx context.Context, v visit, err error) outcome {
 func failure(v visit, err error) outcome {
 	return outcome{
 		result: Failed, err: err, report: new(reportOf(v, podreport.StatusFailed, podreport.ReasonRedirectFailed, err.Error())),
-		note: func(l *Ledger) { l.Fail(v.sandbox, true) },
+		note: func(l *Ledger) { l.Mark(v.sandbox, FailedPod, true) },
 	}
 }
 

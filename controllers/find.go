@@ -20,20 +20,11 @@ import (
 const keyMirror = corev1.MirrorPodAnnotationKey
 
 // locator finds the sandbox of a visit's pod, and identifies its namespace. It holds no turn.
-type locator struct {
-	runtime    Finder
-	namespaces Namespaces
-	ledger     *Ledger
-	announcers Announcers
-}
-
-func locatorOf(p *Programmer) locator {
-	return locator{p.Finder, p.Namespaces, p.Ledger, p.Announcers}
-}
+type locator struct{ *Programmer }
 
 // find returns the visit's sandbox with path and identity of its namespace. With an error it returns what it has learned until then.
 func (l locator) find(ctx context.Context, v visit) (podnet.Sandbox, error) {
-	known, isKnown := l.ledger.Of(v.sandbox.UID)
+	known, isKnown := l.Ledger.Of(v.sandbox.UID)
 	s, asked, err := l.locate(ctx, v, known, isKnown)
 	if err != nil {
 		return s, fmt.Errorf("find sandbox: %w", reasonError{err, reasonRuntime})
@@ -55,7 +46,7 @@ func (l locator) locate(ctx context.Context, v visit, known Entry, isKnown bool)
 	if s.NetNS != "" {
 		return s, false, nil
 	}
-	if l.announcers.announce() && v.pod.Annotations[keyMirror] == "" { // NRI and CNI let static pods pass
+	if l.Announcers.announce() && v.pod.Annotations[keyMirror] == "" { // NRI and CNI let static pods pass
 		hasServers := v.intent.Spec.DNS != iptables.DNSResolvConf || known.Sandbox.Nameservers != ""
 		switch {
 		case isKnown && v.matches(known.Sandbox) && known.Sandbox.NetNS != "" && hasServers:
@@ -86,7 +77,7 @@ func (l locator) ask(ctx context.Context, v visit) (podnet.Sandbox, error) {
 	if mirrored := v.pod.Annotations[keyMirror]; mirrored != "" {
 		wanted.UID = mirrored
 	}
-	found, err := l.runtime.Find(ctx, wanted)
+	found, err := l.Finder.Find(ctx, wanted)
 	found.UID = v.sandbox.UID
 	return found, err
 }
@@ -134,7 +125,7 @@ func (l locator) withHandler(ctx context.Context, v visit, s podnet.Sandbox) pod
 // once the process has ended and its PID is used again. So the runtime is asked once more: if it still names that PID, the
 // namespace was the sandbox's.
 func (l locator) identify(ctx context.Context, v visit, s podnet.Sandbox, asked bool) (podnet.Identity, error) {
-	identity, errIdentify := l.namespaces.Identify(s.NetNS)
+	identity, errIdentify := l.Namespaces.Identify(s.NetNS)
 	if asked && s.OfProcess() {
 		again, err := l.ask(ctx, v)
 		switch {

@@ -129,7 +129,7 @@ func TestTwoAgentsOfANodeReportOneMistakeOnce(t *testing.T) {
 func TestAfterAnUpdateTheRulesAreTheNewAgents(t *testing.T) {
 	n := newNode(t)
 	older, newer := n.agents[0], n.agents[1]
-	newer.Programmer.Config.Defaults.ExcludeInboundPorts = "15020,15099"
+	newer.Programmer.Config.Defaults["exclude-inbound-ports"] = "15020,15099"
 	for _, a := range []*agent{newer, older} {
 		if result, err := n.ensureAndWrite(t, a, Watch); result != Changed || err != nil {
 			t.Fatalf("%s, %v", result, err)

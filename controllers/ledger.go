@@ -1,6 +1,8 @@
 package controllers
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,16 +36,12 @@ type Entry struct {
 
 // Ledger remembers the newest sandbox of each pod. The PodWatch and metrics use it. It is no proof that a namespace holds its rules.
 type Ledger struct {
-	mu        sync.Mutex
-	pods      map[string]Entry               // by the pod's UID
-	bySandbox map[string]string              // UIDs by the sandbox's ID
-	byName    map[string]map[string]struct{} // UIDs by the pod's name
+	mu   sync.Mutex
+	pods map[string]Entry // by the pod's UID; the pods of one node are few enough to search
 }
 
 // NewLedger returns an empty Ledger.
-func NewLedger() *Ledger {
-	return &Ledger{pods: map[string]Entry{}, bySandbox: map[string]string{}, byName: map[string]map[string]struct{}{}}
-}
+func NewLedger() *Ledger { return &Ledger{pods: map[string]Entry{}} }
 
 // Put remembers an entry in place of the pod's older sandbox. It reports false, and changes nothing, if e is the older one.
 func (l *Ledger) Put(e Entry) bool {
@@ -55,21 +53,13 @@ func (l *Ledger) Put(e Entry) bool {
 	if e.checked.IsZero() {
 		e.checked = time.Now()
 	}
-	l.put(e)
+	l.pods[e.Sandbox.UID] = e
 	return true
 }
 
-// Fail marks a pod as failed. What is known of its sandbox and rules stays, because the rules stay in the kernel.
-func (l *Ledger) Fail(s podnet.Sandbox, retry bool) { l.mark(s, FailedPod, retry) }
-
-// Reject is Fail for a pod that its owner has to correct.
-func (l *Ledger) Reject(s podnet.Sandbox, retry bool) { l.mark(s, InvalidPod, retry) }
-
-// Retry has a pod visited again soon. Its state and rules stay as they are.
-func (l *Ledger) Retry(s podnet.Sandbox) { l.mark(s, "", true) }
-
-// mark changes the pod's state unless state is empty, and updates what is known of its sandbox.
-func (l *Ledger) mark(s podnet.Sandbox, state State, retry bool) {
+// Mark notes the state of a pod, unless it is empty, and what is known of its sandbox. Its rules stay as they are, because they stay in the kernel.
+// retry has the pod visited again soon.
+func (l *Ledger) Mark(s podnet.Sandbox, state State, retry bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e, ok := l.pods[s.UID]
@@ -86,7 +76,7 @@ func (l *Ledger) mark(s podnet.Sandbox, state State, retry bool) {
 		e.State = state
 	}
 	e.Retry, e.checked = retry, time.Now()
-	l.put(e)
+	l.pods[e.Sandbox.UID] = e
 }
 
 // found replaces a pod's findings.
@@ -103,15 +93,15 @@ func (l *Ledger) found(uid string, f Findings) {
 func (l *Ledger) Forget(sandboxID string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	uid, ok := l.bySandbox[sandboxID]
-	if !ok {
-		return
-	}
-	e := l.pods[uid]
-	l.drop(uid)
-	if e.State == FailedPod || e.State == InvalidPod {
-		s := podnet.Sandbox{Namespace: e.Sandbox.Namespace, Name: e.Sandbox.Name, UID: uid}
-		l.put(Entry{Sandbox: s, State: e.State, checked: e.checked})
+	for uid, e := range l.pods {
+		switch {
+		case sandboxID == "" || e.Sandbox.ID != sandboxID:
+		case e.State == FailedPod || e.State == InvalidPod:
+			s := podnet.Sandbox{Namespace: e.Sandbox.Namespace, Name: e.Sandbox.Name, UID: uid}
+			l.pods[uid] = Entry{Sandbox: s, State: e.State, checked: e.checked}
+		default:
+			delete(l.pods, uid)
+		}
 	}
 }
 
@@ -119,32 +109,20 @@ func (l *Ledger) Forget(sandboxID string) {
 func (l *Ledger) ForgetPod(uid string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.drop(uid)
+	delete(l.pods, uid)
 }
 
 // ForgetOthers drops all pods of a name except the one with the given UID, and returns their UIDs. An empty UID drops all.
 func (l *Ledger) ForgetOthers(namespace, name, uid string) (forgotten []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for old := range l.byName[podnet.Sandbox{Namespace: namespace, Name: name}.Pod()] {
-		if old != uid {
+	for old, e := range l.pods {
+		if old != uid && e.Sandbox.Name == name && e.Sandbox.Namespace == namespace {
 			forgotten = append(forgotten, old)
+			delete(l.pods, old)
 		}
 	}
-	for _, old := range forgotten {
-		l.drop(old)
-	}
 	return forgotten
-}
-
-// Named returns the entries of all pods of a name.
-func (l *Ledger) Named(namespace, name string) (out []Entry) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for uid := range l.byName[podnet.Sandbox{Namespace: namespace, Name: name}.Pod()] {
-		out = append(out, l.pods[uid])
-	}
-	return out
 }
 
 // Of returns what is remembered of a pod.
@@ -159,38 +137,5 @@ func (l *Ledger) Of(uid string) (Entry, bool) {
 func (l *Ledger) Entries() []Entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := make([]Entry, 0, len(l.pods))
-	for _, e := range l.pods {
-		out = append(out, e)
-	}
-	return out
-}
-
-func (l *Ledger) put(e Entry) {
-	uid := e.Sandbox.UID
-	l.drop(uid)
-	l.pods[uid] = e
-	if e.Sandbox.ID != "" {
-		l.bySandbox[e.Sandbox.ID] = uid
-	}
-	name := e.Sandbox.Pod()
-	if l.byName[name] == nil {
-		l.byName[name] = map[string]struct{}{}
-	}
-	l.byName[name][uid] = struct{}{}
-}
-
-func (l *Ledger) drop(uid string) {
-	e, ok := l.pods[uid]
-	if !ok {
-		return
-	}
-	delete(l.pods, uid)
-	if l.bySandbox[e.Sandbox.ID] == uid {
-		delete(l.bySandbox, e.Sandbox.ID)
-	}
-	name := e.Sandbox.Pod()
-	if delete(l.byName[name], uid); len(l.byName[name]) == 0 {
-		delete(l.byName, name)
-	}
+	return slices.Collect(maps.Values(l.pods))
 }

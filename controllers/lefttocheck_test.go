@@ -23,8 +23,8 @@ func TestEnsure_changeThatNeedsNoOtherRules_isLeftToTheNextCheck(t *testing.T) {
 		"it is a check":                  {by: Verify, change: func(*bench) {}, looks: true},
 		"there are no checks":            {by: Watch, change: func(b *bench) { b.VerifyInterval = 0 }, looks: true},
 		"checks are rare":                {by: Watch, change: func(b *bench) { b.VerifyInterval = time.Minute }, looks: true},
-		"the last call has failed":       {by: Watch, change: func(b *bench) { b.Ledger.Retry(b.sandbox) }, looks: true},
-		"its annotations were wrong":     {by: Watch, change: func(b *bench) { b.Ledger.Fail(b.sandbox, false) }, looks: true},
+		"the last call has failed":       {by: Watch, change: func(b *bench) { b.Ledger.Mark(b.sandbox, "", true) }, looks: true},
+		"its annotations were wrong":     {by: Watch, change: func(b *bench) { b.Ledger.Mark(b.sandbox, FailedPod, false) }, looks: true},
 		"another agent has reported rules": {by: Watch, change: func(b *bench) {
 			b.pods.pod.Annotations[podreport.KeyStatus] = string(podreport.StatusInitialized)
 			b.pods.pod.Annotations[podreport.KeyDetails] = `{"sandbox":"sandbox-1","backend":"fake","specHash":"another"}`

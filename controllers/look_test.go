@@ -130,7 +130,7 @@ func TestLook_overtaken_readsAgain(t *testing.T) {
 	reads = 0
 	err = b.Look(t.Context(), b.sandbox, func(context.Context, Looked) error {
 		reads++
-		b.Ledger.Retry(b.sandbox)
+		b.Ledger.Mark(b.sandbox, "", true)
 		b.ensure(t, Unchanged) //nolint:contextcheck // it is another call
 		return nil
 	})

@@ -161,7 +161,7 @@ func TestPodsMetric_refusedSandbox_isCountedUntilThePodIsWell(t *testing.T) {
 			if _, err := b.Ensure(t.Context(), NRI, s); err != nil || b.podsIn(t, state) != 0 || b.podsIn(t, Programmed) != 1 {
 				t.Errorf("error %v; %v %s, %v programmed", err, b.podsIn(t, state), state, b.podsIn(t, Programmed))
 			}
-			b.Ledger.Fail(s, false)
+			b.Ledger.Mark(s, FailedPod, false)
 			b.Forget(s.ID)
 			b.Ledger.ForgetOthers("shop", "cart", "")
 			if n := b.podsIn(t, FailedPod); n != 0 {

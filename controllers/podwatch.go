@@ -108,8 +108,8 @@ func (w *PodWatch) read(ctx context.Context, req ctrl.Request) (*corev1.Pod, err
 	if err := w.Client.Get(ctx, req.NamespacedName, pod); !apierrors.IsNotFound(err) {
 		return pod, err
 	}
-	for _, known := range w.Programmer.Ledger.Named(req.Namespace, req.Name) {
-		if known.Sandbox.ID == "" {
+	for _, known := range w.Programmer.Ledger.Entries() {
+		if known.Sandbox.ID == "" || known.Sandbox.Namespace != req.Namespace || known.Sandbox.Name != req.Name {
 			continue
 		}
 		if now, err := w.Programmer.Pods.Current(ctx, known.Sandbox); !errors.Is(err, podnet.ErrNoPod) {

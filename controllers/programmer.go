@@ -281,7 +281,7 @@ func (p *Programmer) look(ctx context.Context, v visit) (out Looked, err error) 
 		return out, nil
 	}
 	v.sandbox = latest(v.sandbox, out.Entry.Sandbox)
-	if v.sandbox, out.Absent = locatorOf(p).find(ctx, v); out.Absent != nil {
+	if v.sandbox, out.Absent = (locator{p}).find(ctx, v); out.Absent != nil {
 		return out, nil //nolint:nilerr // the error is a part of the answer
 	}
 	out.Sandbox = v.sandbox

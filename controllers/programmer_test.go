@@ -54,7 +54,7 @@ func TestWhatIsNotCounted(t *testing.T) {
 	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !absent(err) {
 		t.Fatal(err)
 	}
-	b.Ledger.Retry(b.sandbox)
+	b.Ledger.Mark(b.sandbox, "", true)
 	want := ensureTotal(nil) + `# HELP istio_pod_network_controller_pods Pods of this node that the agent has to do with, by state: programmed, removed, failed, invalid (failed, and the pod's owner has to correct it), or others (another project redirects them).
 # TYPE istio_pod_network_controller_pods gauge
 istio_pod_network_controller_pods{state="failed"} 0

@@ -306,14 +306,14 @@ func TestASkippedPodIsForgottenWithItsSandbox(t *testing.T) {
 		"its sandbox is gone": func(b *bench) { b.pods.pod.Annotations = nil; clear(b.finder.sandboxes) },
 		"its sandbox lost the rules": func(b *bench) {
 			b.pods.pod.Annotations = nil
-			b.Ledger.Fail(b.sandbox, true)
+			b.Ledger.Mark(b.sandbox, FailedPod, true)
 			clear(b.backend.held)
 			b.Ledger.Forget("sandbox-1")
 		},
 		"it failed before it had one": func(b *bench) {
 			b.pods.pod.Annotations = nil
 			b.Ledger.Forget("sandbox-1")
-			b.Ledger.Fail(b.sandbox, true)
+			b.Ledger.Mark(b.sandbox, FailedPod, true)
 			clear(b.backend.held)
 		},
 	} {

@@ -154,7 +154,7 @@ func (v visit) begin(ctx context.Context) (inTurn context.Context, end func(), e
 // program has the pod's rules put in force. Within the turn it also remembers and reports them.
 func (p *Programmer) program(ctx context.Context, v visit) outcome {
 	var err error
-	if v.sandbox, err = locatorOf(p).find(ctx, v); err != nil {
+	if v.sandbox, err = (locator{p}).find(ctx, v); err != nil {
 		return p.unknown(ctx, v, err)
 	}
 	if !p.Config.Supports(v.sandbox.RuntimeHandler) {
@@ -209,7 +209,7 @@ func leftToOthers(v visit, others *podnet.ProgrammedByOthersError) outcome {
 // remove removes the rules. Only the pod's own annotation "false", and the interception mode NONE, lead here.
 func (p *Programmer) remove(ctx context.Context, v visit) outcome {
 	var err error
-	if v.sandbox, err = locatorOf(p).find(ctx, v); absent(err) {
+	if v.sandbox, err = (locator{p}).find(ctx, v); absent(err) {
 		return outcome{result: Skipped, report: notRequired(v)} // no sandbox, no rules
 	} else if err != nil {
 		return p.unknown(ctx, v, err)
@@ -283,7 +283,7 @@ func (p *Programmer) skip(ctx context.Context, v visit) outcome {
 		return outcome{result: Skipped, report: notRequired(v)}
 	}
 	var err error
-	if v.sandbox, err = locatorOf(p).find(ctx, v); absent(err) { // an event follows when the new sandbox runs
+	if v.sandbox, err = (locator{p}).find(ctx, v); absent(err) { // an event follows when the new sandbox runs
 		return outcome{result: Skipped, note: forget}
 	} else if err != nil {
 		return unseen(ctx, v, err)
@@ -314,7 +314,7 @@ func (p *Programmer) keep(ctx context.Context, v visit) (s podnet.Sandbox, kept 
 	if v.sandbox.NetNS == "" {
 		return v.sandbox, false, nil
 	}
-	if v.sandbox, err = locatorOf(p).find(ctx, v); err == nil {
+	if v.sandbox, err = (locator{p}).find(ctx, v); err == nil {
 		kept, err = p.repair(ctx, v, known)
 	}
 	var others *podnet.ProgrammedByOthersError

@@ -73,7 +73,7 @@ func keptReport(v visit, known Entry, proxyReady bool) *Report {
 }
 
 // retry has a pod visited again soon.
-func retry(s podnet.Sandbox) func(*Ledger) { return func(l *Ledger) { l.Retry(s) } }
+func retry(s podnet.Sandbox) func(*Ledger) { return func(l *Ledger) { l.Mark(s, "", true) } }
 
 // keeps notes a pod that keeps the rules that the ledger knows.
 func keeps(s podnet.Sandbox, known Entry) func(*Ledger) {

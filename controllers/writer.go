@@ -129,7 +129,9 @@ func (w *Writer) handle(ctx context.Context, q queued) (wait time.Duration, err 
 	if err != nil {
 		return 0, fmt.Errorf("read pod: %w", err)
 	}
-	last := w.lastOf(q.report.Sandbox.UID)
+	w.mu.Lock()
+	last := w.last[q.report.Sandbox.UID]
+	w.mu.Unlock()
 	switch d := decide(q, last, pod, w.now()); {
 	case d.write:
 		return 0, w.write(ctx, q.report, pod)
@@ -216,12 +218,6 @@ func (w *Writer) recordStatus(r Report, pod *corev1.Pod) {
 	case r.Event:
 		w.recorder.Eventf(pod, nil, corev1.EventTypeNormal, r.Reason, "Redirect", "%s", truncate(r.Message))
 	}
-}
-
-func (w *Writer) lastOf(uid string) written {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.last[uid]
 }
 
 // remember stores the report that a pod has now.

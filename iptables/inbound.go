@@ -18,12 +18,7 @@ func inbound(s Spec, d *declared) []Chain {
 		r.add("the proxy's tunnel port", direct(), tcp(), port(s.TunnelPort))
 		ownPorts(s, d, r)
 		excludeSources(s, d, r, SrcAddr)
-		captured := []Cond{tcp()}
-		if s.IncludeInboundPorts.All {
-			excludeInbound(s, d, r)
-		} else {
-			captured = append(captured, inSet(DstPort, includedInbound(s, d)))
-		}
+		captured := r.captured(s, d, DstPort)
 		r.add("inbound traffic goes to the proxy", redirectTo(s.InboundPort), append(slices.Clip(captured), s.listening()...)...)
 		if s.IncludeInboundPorts.Listening {
 			// The connection is refused here and now: if it went on, it would meet an application that has begun to listen meanwhile.
@@ -37,18 +32,11 @@ func inbound(s Spec, d *declared) []Chain {
 // reroute treats what comes from virtual machines behind the pod as outbound traffic. It first adds the redirects of all interfaces,
 // then the exemption of all from inbound capture.
 func reroute(s Spec, d *declared, r *rules) {
-	const comment = "traffic of virtual machines behind the pod is outbound"
 	for _, name := range s.RerouteInterfaces {
 		if s.RerouteDNS {
 			lookups(s, r, "lookups of virtual machines go to the proxy's resolver", iif(name))
 		}
-		if s.IncludeCIDRs.All {
-			r.add(comment, redirectTo(s.OutboundPort), iif(name), tcp())
-			continue
-		}
-		for _, set := range d.prefixes(setInclude4, setInclude6, s.IncludeCIDRs.List) {
-			r.add(comment, redirectTo(s.OutboundPort), iif(name), familyOfSet(set), inSet(DstAddr, set.Name), tcp())
-		}
+		includeCIDRs(s, d, r, "traffic of virtual machines behind the pod is outbound", iif(name))
 	}
 	for _, name := range s.RerouteInterfaces {
 		r.add("traffic of virtual machines behind the pod is not inbound", direct(), iif(name))
@@ -62,18 +50,16 @@ func ownPorts(s Spec, d *declared, r *rules) {
 	}
 }
 
-func excludeInbound(s Spec, d *declared, r *rules) {
-	if set := excludedInbound(s, d); set != "" {
-		r.add("excluded inbound ports", direct(), tcp(), inSet(DstPort, set))
+// captured returns the conditions of inbound packets that go to the proxy, by the client's packets' destination port or the answers' source port. It
+// leaves excluded ports alone.
+func (r *rules) captured(s Spec, d *declared, port Field) []Cond {
+	if !s.IncludeInboundPorts.All {
+		return []Cond{tcp(), inSet(port, d.ports(setIncludeIn, s.IncludeInboundPorts.List, s.Ranges.IncludeInbound))}
 	}
-}
-
-func includedInbound(s Spec, d *declared) string {
-	return d.ports(setIncludeIn, s.IncludeInboundPorts.List, s.Ranges.IncludeInbound)
-}
-
-func excludedInbound(s Spec, d *declared) string {
-	return d.ports(setExcludeIn, s.ExcludeInboundPorts, s.Ranges.ExcludeInbound)
+	if set := d.ports(setExcludeIn, s.ExcludeInboundPorts, s.Ranges.ExcludeInbound); set != "" {
+		r.add("excluded inbound ports", direct(), tcp(), inSet(port, set))
+	}
+	return []Cond{tcp()}
 }
 
 // excludeSources leaves connections of excluded clients alone: the client's packets by their source, the answers by their destination.

@@ -50,7 +50,7 @@ func outbound(s Spec, d *declared) []Chain {
 	if set := d.ports(setIncludeOut, s.IncludeOutboundPorts, s.Ranges.IncludeOutbound); set != "" {
 		r.add("included outbound ports go to the proxy", redirectTo(s.OutboundPort), tcp(), inSet(DstPort, set))
 	}
-	includeCIDRs(s, d, r)
+	includeCIDRs(s, d, r, "included destinations go to the proxy")
 	lost := lost(s, chainLostOut, outLo(), *r)
 	if !s.divertsInbound() { // else the chain that marks packets asks it
 		lost = append(reused(chainReusedOut, Output, outLo(), lost), lost...)
@@ -150,14 +150,14 @@ func lookups(s Spec, r *rules, comment string, from ...Cond) {
 	}
 }
 
-func includeCIDRs(s Spec, d *declared, r *rules) {
-	const comment = "included destinations go to the proxy"
+func includeCIDRs(s Spec, d *declared, r *rules, comment string, from ...Cond) {
+	from = slices.Clip(from)
 	if s.IncludeCIDRs.All {
-		r.add(comment, redirectTo(s.OutboundPort), tcp())
+		r.add(comment, redirectTo(s.OutboundPort), append(from, tcp())...)
 		return
 	}
 	for _, set := range d.prefixes(setInclude4, setInclude6, s.IncludeCIDRs.List) {
-		r.add(comment, redirectTo(s.OutboundPort), familyOfSet(set), inSet(DstAddr, set.Name), tcp())
+		r.add(comment, redirectTo(s.OutboundPort), append(from, familyOfSet(set), inSet(DstAddr, set.Name), tcp())...)
 	}
 }
 

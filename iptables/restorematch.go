@@ -3,7 +3,6 @@ package iptables
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -75,11 +74,7 @@ const maxID = 1<<32 - 2
 // ports are one match. An owner match takes one range, so the ranges between the numbers are matched, one rule each.
 func (c Cond) restoreExcepted(m restoreMatch, numbers []uint32) []restoreMatch {
 	if c.Field == DstPort {
-		words := make([]string, len(numbers))
-		for i, n := range numbers {
-			words[i] = strconv.FormatUint(uint64(n), 10)
-		}
-		return []restoreMatch{m.with("-m multiport ! --dports " + strings.Join(words, ","))}
+		return []restoreMatch{m.with("-m multiport ! --dports " + joined(numbers, ","))}
 	}
 	option := map[Field]string{OwnerUID: "--uid-owner", OwnerGID: "--gid-owner"}[c.Field]
 	var out []restoreMatch
@@ -138,9 +133,9 @@ func (c Cond) restore(m restoreMatch, protocol string) restoreMatch {
 	case DstAddr:
 		m.dst = c.restoreAddr("-d", not)
 	case SrcPort:
-		return m.with("-m " + protocol + " " + option("--sport", strconv.FormatUint(uint64(c.Num), 10)))
+		return m.with("-m " + protocol + " " + option("--sport", c.valueText()))
 	case DstPort:
-		return m.with("-m " + protocol + " " + option("--dport", strconv.FormatUint(uint64(c.Num), 10)))
+		return m.with("-m " + protocol + " " + option("--dport", c.valueText()))
 	case OwnerUID:
 		return m.with("-m owner " + c.restoreOwner("--uid-owner"))
 	case OwnerGID:
@@ -157,7 +152,7 @@ func (c Cond) restore(m restoreMatch, protocol string) restoreMatch {
 		}
 		return m.with("-m conntrack " + option("--ctstatus", "CONFIRMED"))
 	case ReplySrcPort:
-		return m.with("-m conntrack " + option("--ctreplsrcport", strconv.FormatUint(uint64(c.Num), 10)))
+		return m.with("-m conntrack " + option("--ctreplsrcport", c.valueText()))
 	case TCPFlags:
 		flags := map[uint32]string{OpeningFlags: "SYN", AnsweringFlags: "SYN,ACK"}[c.Num]
 		return m.with("-m " + protocol + " " + option("--tcp-flags", "FIN,SYN,RST,ACK "+flags))

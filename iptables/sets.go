@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 )
@@ -20,9 +19,7 @@ func canonicalPrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	for i, p := range prefixes {
 		in[i] = p.Masked()
 	}
-	slices.SortFunc(in, func(a, b netip.Prefix) int {
-		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-	})
+	slices.SortFunc(in, netip.Prefix.Compare)
 	var out []netip.Prefix
 	for _, p := range in {
 		// A prefix sorts behind a wider one around it; between them are only prefixes inside the wider one.

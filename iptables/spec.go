@@ -143,25 +143,15 @@ func (s Spec) Hash() string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// maxGroups is how many groups one rule can name in iptables, which allows fewer than nftables.
-const maxGroups = 64
-
-// Validate returns an error that names every fault of the Spec.
+// Validate returns an error that names every fault in how the parts of the Spec fit together. That ports, groups and ranges are possible is
+// checked where they are read: package intent, and the CRDs.
 func (s Spec) Validate() error {
 	var errs []error
 	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if s.Mode != ModeRedirect && s.Mode != ModeTProxy {
 		fault("interception mode %q is not known: want REDIRECT or TPROXY", s.Mode)
 	}
-	for _, p := range []struct {
-		name string
-		port uint16
-	}{{"outbound", s.OutboundPort}, {"inbound", s.InboundPort}, {"tunnel", s.TunnelPort}} {
-		if p.port == 0 {
-			fault("the proxy's %s port is 0", p.name)
-		}
-	}
-	if s.OutboundPort == s.InboundPort && s.OutboundPort != 0 {
+	if s.OutboundPort == s.InboundPort {
 		fault("the proxy's outbound and inbound port are both %d: give it two", s.InboundPort)
 	}
 	if s.ProxyUID == 0 && s.ProxyGID == 0 {
@@ -169,19 +159,6 @@ func (s Spec) Validate() error {
 	}
 	if why := WrongLoopback(s.LoopbackCIDR); why != "" {
 		fault("%s %s", s.LoopbackCIDR, why)
-	}
-	if n := len(s.OwnerGroups.List); n > maxGroups {
-		fault("%d owner groups are included: at most %d can be", n, maxGroups)
-	}
-	for _, r := range slices.Concat(s.Ranges.IncludeInbound, s.Ranges.ExcludeInbound, s.Ranges.IncludeOutbound, s.Ranges.ExcludeOutbound) {
-		if r.First > r.Last {
-			fault("ports %s end before they begin", r)
-		}
-	}
-	for _, u := range s.ExcludeUsers {
-		if u.First > u.Last {
-			fault("users %s end before they begin", u)
-		}
 	}
 	switch {
 	case s.DNS != DNSOff && s.DNS != DNSAll && s.DNS != DNSResolvConf:

@@ -60,9 +60,9 @@ func (s Spec) outboundSummary() []string {
 func (s Spec) groupWords() string {
 	switch {
 	case !s.OwnerGroups.All:
-		return "of groups " + joined(s.OwnerGroups.List) + ": "
+		return "of groups " + joined(s.OwnerGroups.List, ", ") + ": "
 	case len(s.OwnerGroups.Exclude) > 0:
-		return "not of groups " + joined(s.OwnerGroups.Exclude) + ": "
+		return "not of groups " + joined(s.OwnerGroups.Exclude, ", ") + ": "
 	}
 	return ""
 }

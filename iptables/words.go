@@ -86,7 +86,7 @@ func (r Rule) traffic(sets []Set) string {
 			if len(excepted(conds[:i], c)) > 0 {
 				continue // the first such condition stands for all
 			}
-			c.Text = joined(numbers)
+			c.Text = joined(numbers, ", ")
 		}
 		toAddress := i > 0 && conds[i-1].Field == DstAddr
 		if toAddress && c.Field == DstPort && c.Not {
@@ -100,12 +100,12 @@ func (r Rule) traffic(sets []Set) string {
 	return strings.Join(words, " ")
 }
 
-func joined(numbers []uint32) string {
+func joined(numbers []uint32, by string) string {
 	words := make([]string, len(numbers))
 	for i, n := range numbers {
 		words[i] = strconv.FormatUint(uint64(n), 10)
 	}
-	return strings.Join(words, ", ")
+	return strings.Join(words, by)
 }
 
 // phrases begin what is said of a condition, and of a negated one. With a number it is all that is said; else the value follows.

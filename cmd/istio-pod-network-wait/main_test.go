@@ -48,7 +48,7 @@ func start(t *testing.T, file string, ns *netns.NS, uid uint32, args ...string) 
 	p := &process{Cmd: exec.CommandContext(t.Context(), file, args...)}
 	p.Stdout, p.Stderr = &p.out, &p.err
 	p.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
-	if err := ns.Do(p.Start); err != nil {
+	if err := ns.Inside(p.Start); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.Process.Kill() })

@@ -147,7 +147,7 @@ func TestConnectivityTestNeedsAnImage(t *testing.T) {
 // An agent of another release may have flags that are not known here.
 func TestTheAgentsFlagsAreRead(t *testing.T) {
 	config, err := intentOf([]string{"run", "--node-name=$(NODE_NAME)", "--select=injected", "--exclude-namespaces=a,b", "--of-tomorrow=yes", "--interception-mode=TPROXY"})
-	if err != nil || config.Select != intent.SelectInjected || len(config.ExcludedNamespaces) != 2 || config.Defaults.InterceptionMode != "TPROXY" {
+	if err != nil || config.Select != intent.SelectInjected || len(config.ExcludedNamespaces) != 2 || config.Defaults["interception-mode"] != "TPROXY" {
 		t.Errorf("%+v, %v", config, err)
 	}
 }

@@ -266,8 +266,8 @@ func TestRun_lateServiceAccount_isAwaited(t *testing.T) {
 // Whatever the agents' flags are, they select the pods, and redirect by the pods' own annotations.
 func TestPodMaker_otherDefaults_stillRedirects(t *testing.T) {
 	defaults := intent.StandardDefaults()
-	defaults.InterceptionMode, defaults.IncludeInboundPorts, defaults.ExcludeOutboundIPRanges = "TPROXY", "", "10.0.0.0/8"
-	defaults.EnvoyPort, defaults.EnvoyInboundPort, defaults.IPv6, defaults.IncludeOutboundPorts = "3", "4", "direct", "77"
+	defaults["interception-mode"], defaults["include-inbound-ports"], defaults["exclude-outbound-ip-ranges"] = "TPROXY", "", "10.0.0.0/8"
+	defaults["envoy-port"], defaults["envoy-inbound-port"], defaults["ipv6"], defaults["include-outbound-ports"] = "3", "4", "direct", "77"
 	for _, selection := range []intent.Selection{intent.SelectAnnotation, intent.SelectInjected, intent.SelectEither} {
 		maker := podMaker{run: "run", namespace: "test", image: "image", injected: selection == intent.SelectInjected}
 		for _, pod := range []*corev1.Pod{maker.server(0, ""), maker.client(0, "n", "server", []netip.Addr{netip.IPv6Loopback()}, time.Second)} {

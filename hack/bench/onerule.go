@@ -47,7 +47,7 @@ func commit(ns *netns.NS, messages ...rawnetlink.Request) error {
 	}
 	last := &messages[len(messages)-1] // all are answered together
 	last.Silent, last.Flags = false, last.Flags|unix.NLM_F_ACK
-	return ns.Do(func() error {
+	return ns.Inside(func() error {
 		answers, err := rawnetlink.Ask(time.Now().Add(5*time.Second), unix.NETLINK_NETFILTER,
 			slices.Concat([]rawnetlink.Request{edge(unix.NFNL_MSG_BATCH_BEGIN)}, messages, []rawnetlink.Request{edge(unix.NFNL_MSG_BATCH_END)})...)
 		for _, a := range answers {

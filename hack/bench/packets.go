@@ -153,7 +153,7 @@ func (l *lane) close() {
 // round measures on one thread for both ends, and on one CPU: nobody waits for another thread, and all that the kernel does for the packets it
 // does on that thread's account.
 func (l *lane) round(much traffic) error {
-	return l.from(l.pair).Do(func() error {
+	return l.from(l.pair).Inside(func() error {
 		if err := pin(); err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	goruntime "runtime"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -41,14 +42,14 @@ func newPair() (p pair, err error) {
 }
 
 func (p pair) join() error {
-	err := p.world.Do(func() error {
+	err := p.world.Inside(func() error {
 		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "w0"}, PeerName: "eth0", PeerNamespace: netlink.NsFd(p.pod.Fd())}
 		return errors.Join(netlink.LinkAdd(veth), up("w0", gatewayIP+"/24"), up("lo", outsideIP+"/32"))
 	})
 	if err != nil {
 		return err
 	}
-	return p.pod.Do(func() error {
+	return p.pod.Inside(func() error {
 		if err := errors.Join(up("lo"), up("eth0", podIP+"/24")); err != nil {
 			return err
 		}
@@ -96,8 +97,8 @@ func patience() *unix.Timeval { return &unix.Timeval{Sec: 5} }
 // listen opens a listener of the proxy's group. By IP_TRANSPARENT it also takes connections that TPROXY hands over; its connections have its
 // limit of time.
 func listen(ns *netns.NS, port int) (fd int, err error) {
-	err = ns.Do(func() error {
-		// The thread ends with this function.
+	err = ns.Inside(func() error {
+		goruntime.LockOSThread() // for ever: the thread ends with this goroutine
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETFSGID, proxyGroup, 0, 0); errno != 0 {
 			return errno
 		}

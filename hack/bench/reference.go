@@ -19,7 +19,7 @@ import (
 // restore gives each family its rules in one run of its restore program.
 func restore(ctx context.Context, ns *netns.NS, rules iptables.Ruleset) error {
 	for family, program := range map[uint32]string{iptables.IPv4: "iptables-restore", iptables.IPv6: "ip6tables-restore"} {
-		err := ns.Do(func() error {
+		err := ns.Inside(func() error {
 			cmd := exec.CommandContext(ctx, program, "--noflush")
 			cmd.Stdin = strings.NewReader(rules.RestoreText(family))
 			if out, err := cmd.CombinedOutput(); err != nil {
@@ -37,7 +37,7 @@ func restore(ctx context.Context, ns *netns.NS, rules iptables.Ruleset) error {
 // oneByOne has go-iptables append rule by rule, as init containers of the field do.
 func oneByOne(ns *netns.NS, rules iptables.Ruleset) error {
 	for family, protocol := range map[uint32]goiptables.Protocol{iptables.IPv4: goiptables.ProtocolIPv4, iptables.IPv6: goiptables.ProtocolIPv6} {
-		if err := ns.Do(func() error { return appendAll(protocol, rules.RestoreText(family)) }); err != nil {
+		if err := ns.Inside(func() error { return appendAll(protocol, rules.RestoreText(family)) }); err != nil {
 			return err
 		}
 	}

@@ -214,7 +214,7 @@ func (s *sandbox) answer(ctx context.Context, c *containers) error {
 	}}
 	config.SetMultipathTCP(false) // whose listener the kernel makes as this program's user
 	var listener net.Listener
-	err := s.mounted.Do(func() (err error) {
+	err := s.mounted.Inside(func() (err error) {
 		listener, err = config.Listen(ctx, "tcp4", fmt.Sprintf("127.0.0.1:%d", readyPort))
 		return err
 	})

@@ -62,7 +62,7 @@ func (s *sandbox) listen() (stop func() error, err error) {
 		return nil, err
 	}
 	var open []net.Listener
-	err = s.mounted.Do(func() error {
+	err = s.mounted.Inside(func() error {
 		for _, address := range listensOn {
 			l, err := net.Listen("tcp", address)
 			if err != nil {

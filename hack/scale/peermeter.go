@@ -63,7 +63,7 @@ type meter struct{ fds []int }
 // counting starts processes with a function in a network namespace, and counts what they use from then on. The thread ends with the function, so
 // nothing else inherits the counters.
 func (s meters) counting(in *netns.NS, start func() error) (m meter, err error) {
-	err = in.Do(func() error {
+	err = in.Inside(func() error {
 		if err := m.open(s); err != nil {
 			return err
 		}

@@ -87,7 +87,7 @@ func newMeshPod(ctx context.Context, s *sandbox) (p *meshPod, err error) {
 
 // listen answers connections with a banner.
 func (p *meshPod) listen(ns *netns.NS, port int, banner string) error {
-	return ns.Do(func() error {
+	return ns.Inside(func() error {
 		l, err := net.Listen("tcp", fmt.Sprintf("[::]:%d", port))
 		if err != nil {
 			return err
@@ -147,7 +147,7 @@ func (p *meshPod) probe(ctx context.Context) map[string]int {
 }
 
 func (s stream) ask(ctx context.Context) (by string) {
-	_ = s.from.Do(func() error {
+	_ = s.from.Inside(func() error {
 		c, banner := open(ctx, s.to)
 		if c != nil {
 			_ = c.Close()
@@ -196,7 +196,7 @@ func (p *meshPod) load(ctx context.Context) (*load, error) {
 		group.Wait()
 	}
 	for _, s := range p.streams() {
-		err := s.from.Do(func() error {
+		err := s.from.Inside(func() error {
 			c, by := open(ctx, s.to)
 			if by != byProxy {
 				return fmt.Errorf("%s is answered by %q before the load", s.to, by)
@@ -208,7 +208,7 @@ func (p *meshPod) load(ctx context.Context) (*load, error) {
 			l.stop()
 			return nil, err
 		}
-		group.Go(func() { _ = s.from.Do(func() error { return l.connect(ctx, s.to) }) })
+		group.Go(func() { _ = s.from.Inside(func() error { return l.connect(ctx, s.to) }) })
 	}
 	return &l, nil
 }

@@ -86,7 +86,7 @@ func TestReasons_all_areSentences(t *testing.T) {
 
 func TestOf_modeNone_asksForNoRules(t *testing.T) {
 	flag := config()
-	flag.Defaults.InterceptionMode = "NONE"
+	flag.Defaults[settingMode] = "NONE"
 	cases := map[string]struct {
 		config Config
 		change func(*corev1.Pod)
@@ -244,7 +244,9 @@ func TestOf_ipv6_annotationThenProxyThenFlag(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod, ns := asking(c.change)
 			cfg := config()
-			cfg.Defaults.IPv6 = c.flag
+			if c.flag != "" {
+				cfg.Defaults[settingIPv6] = c.flag
+			}
 			if got, err := Of(pod, ns, cfg); err != nil || got.Spec.DirectIPv6 != c.direct {
 				t.Errorf("direct %v, error %v; want %v", got.Spec.DirectIPv6, err, c.direct)
 			}

@@ -36,10 +36,10 @@ type sourceCase struct {
 func trafficSources() map[string]sourceCase {
 	return map[string]sourceCase{
 		"nobody says anything": {func(*corev1.Pod, *Config) {}, "envoy-port", "15001", "default"},
-		"a flag says so":       {func(_ *corev1.Pod, c *Config) { c.Defaults.EnvoyPort = "16001" }, "envoy-port", "16001", "flag of the agent: --envoy-port"},
+		"a flag says so":       {func(_ *corev1.Pod, c *Config) { c.Defaults[settingOutboundPort] = "16001" }, "envoy-port", "16001", "flag of the agent: --envoy-port"},
 		"an annotation wins over the flag": {
 			func(p *corev1.Pod, c *Config) {
-				c.Defaults.EnvoyPort, p.Annotations[KeyOutboundPort] = "16001", "17001"
+				c.Defaults[settingOutboundPort], p.Annotations[KeyOutboundPort] = "16001", "17001"
 			},
 			"envoy-port", "17001", "annotation of the pod: " + KeyOutboundPort,
 		},
@@ -64,7 +64,7 @@ func trafficSources() map[string]sourceCase {
 			"dns-capture", "off", "annotation of the pod: " + KeyDNSCapture,
 		},
 		"dual stack": {
-			func(p *corev1.Pod, c *Config) { c.Defaults.IPv6 = "direct"; setEnv(p, envDualStack, "true") },
+			func(p *corev1.Pod, c *Config) { c.Defaults[settingIPv6] = "direct"; setEnv(p, envDualStack, "true") },
 			"ipv6", "capture", "environment of container istio-proxy: ISTIO_DUAL_STACK",
 		},
 		"groups": {

@@ -118,7 +118,7 @@ func TestExplain_namespaceDefault_isNamedAsTheSource(t *testing.T) {
 	pod, ns := asking(annotate(keyExcludeOutbound, "15020"))
 	maps.Copy(ns.Annotations, map[string]string{keyMode: "TPROXY", keyExcludeOutbound: "80", KeyDNSCapture: "all", KeyOutboundPort: "15001", KeyIPv6: "direct"})
 	cfg := config()
-	cfg.Defaults.IncludeInboundPorts = "80"
+	cfg.Defaults[settingIncludeInbound] = "80"
 	setEnv(pod, envDualStack, "true")
 	setEnv(pod, envDNSCapture, "false")
 	got, err := Explain(pod, ns, cfg)

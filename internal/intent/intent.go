@@ -107,9 +107,9 @@ func (c Config) of(pod *corev1.Pod, ns *corev1.Namespace, from sources) (Intent,
 		}
 		return out, err
 	}
-	r := readerOf(pod, ns, from)
+	r := readerOf(pod, ns, c.Defaults, from)
 	r.asIstio = by.injection
-	if mode := r.lookup(keyMode, settingMode, c.Defaults.InterceptionMode); mode.value == modeNone {
+	if mode := r.lookup(keyMode, settingMode); mode.value == modeNone {
 		out.Reason = ModeNone
 		if mode.origin == fromNamespace {
 			out.Reason = NamespaceModeNone

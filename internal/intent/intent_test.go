@@ -180,7 +180,7 @@ func TestOf_noAnnotations_takesDefaults(t *testing.T) {
 
 func TestDefaults_wrongValue_namesItsFlag(t *testing.T) {
 	d := StandardDefaults()
-	d.ExcludeOutboundPorts, d.EnvoyPort, d.IncludeOutboundIPRanges = "*", "0", "10.0.0.1"
+	d[settingExcludeOutbound], d[settingOutboundPort], d[settingIncludeCIDRs] = "*", "0", "10.0.0.1"
 	err := d.Validate()
 	for _, want := range []string{"--exclude-outbound-ports", "--envoy-port", "--include-outbound-ip-ranges"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -191,7 +191,7 @@ func TestDefaults_wrongValue_namesItsFlag(t *testing.T) {
 		t.Error(err)
 	}
 	d = StandardDefaults()
-	d.ExcludeOutboundPorts = "15002" // which would fail every pod
+	d[settingExcludeOutbound] = "15002" // which would fail every pod
 	if err := d.Validate(); err == nil || !strings.Contains(err.Error(), "--exclude-outbound-ports: port 15002") {
 		t.Errorf("got %v", err)
 	}

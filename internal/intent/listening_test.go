@@ -41,7 +41,7 @@ func TestOf_inboundPorts_podThenNamespaceThenProfileThenFlag(t *testing.T) {
 				pod.Annotations[KeySidecar] = "edge"
 			}
 			if c.flag != "" {
-				config.Defaults.InboundPorts = c.flag
+				config.Defaults[settingInboundPorts] = c.flag
 			}
 			maps.Copy(ns.Annotations, given(KeyInboundPorts, c.namespace))
 			got, err := Explain(pod, ns, config)
@@ -68,7 +68,7 @@ func given(key, value string) map[string]string {
 
 func TestDefaults_wrongInboundPorts_areNamed(t *testing.T) {
 	d := StandardDefaults()
-	d.InboundPorts = "some"
+	d[settingInboundPorts] = "some"
 	if err := d.Validate(); err == nil || !strings.Contains(err.Error(), `--inbound-ports: value "some": want all or listening`) {
 		t.Errorf("error %v", err)
 	}

@@ -21,8 +21,10 @@ const (
 	KeyExcludeUsers         = "pod-network-controller.istio.io/exclude-outbound-uids"
 )
 
-// maxUsers is how many users and ranges of users a pod may exclude: each is a rule.
-const maxUsers = 64
+const (
+	maxUsers = 64        // users and ranges of users that a pod may exclude: each is a rule
+	maxUser  = 1<<32 - 2 // the highest user that a process can be
+)
 
 const (
 	wantRanges = "ports and ranges of ports such as 8000-8999, from 0 to 65535, separated by commas"
@@ -45,7 +47,7 @@ func (r *reader) ownKeys(s *iptables.Spec) {
 	includeOut := own(r, KeyIncludeOutboundPorts, settingIncludeOutbound, portRanges)
 	s.IncludeOutboundPorts, s.Ranges.IncludeOutbound = added(s.IncludeOutboundPorts, includeOut)
 	r.contradiction(KeyIncludeOutboundPorts, includeOut, iptables.JoinPorts(s.ExcludeOutboundPorts, s.Ranges.ExcludeOutbound),
-		r.name(KeyExcludeOutboundPorts), r.lookup(keyExcludeOutbound, settingExcludeOutbound, "").name)
+		r.name(KeyExcludeOutboundPorts), r.lookup(keyExcludeOutbound, settingExcludeOutbound).name)
 }
 
 // own parses an annotation that adds to the setting.
@@ -91,7 +93,7 @@ func (r *reader) includedInbound(s *iptables.Spec) {
 			r.errs = append(r.errs, &ValueError{Key: f.name, Value: f.value, Want: wantRanges, Why: "it includes no port, which " + keyIncludeInbound + ` says by ""`})
 		}
 		r.contradiction(KeyIncludeInboundPorts, items, iptables.JoinPorts(s.ExcludeInboundPorts, s.Ranges.ExcludeInbound),
-			r.name(KeyExcludeInboundPorts), r.lookup(keyExcludeInbound, settingExcludeInbound, "").name)
+			r.name(KeyExcludeInboundPorts), r.lookup(keyExcludeInbound, settingExcludeInbound).name)
 		s.IncludeInboundPorts.All = false
 		s.IncludeInboundPorts.List, s.Ranges.IncludeInbound = added(s.IncludeInboundPorts.List, items)
 	}
@@ -107,7 +109,7 @@ func (r *reader) includedInbound(s *iptables.Spec) {
 	*in, s.Ranges.IncludeInbound = added(*in, iptables.SubtractPorts(s.Ranges.IncludeInbound, except))
 	if !includes && before > 0 && len(*in) == 0 {
 		r.errs = append(r.errs, fmt.Errorf("%s excludes every port that %s includes: take one of them out",
-			r.name(KeyExcludeInboundPorts), r.lookup(keyIncludeInbound, settingIncludeInbound, "").name))
+			r.name(KeyExcludeInboundPorts), r.lookup(keyIncludeInbound, settingIncludeInbound).name))
 	}
 }
 
@@ -127,23 +129,10 @@ func (r *reader) contradiction(key string, items, excluded []iptables.PortRange,
 
 // portRanges parses a list of ports and ranges of ports.
 func portRanges(key, value string) ([]iptables.PortRange, error) {
-	parts, err := items(key, value, wantRanges, maxPorts)
-	if err != nil {
-		return nil, err
-	}
-	var out []iptables.PortRange
-	for i, part := range parts {
-		first, last, err := limits(part, 16)
-		if err != nil {
-			why := fmt.Sprintf("item %d, %s, %s", i+1, shown(part), err)
-			if part == "*" {
-				why = noAll
-			}
-			return nil, &ValueError{Key: key, Value: value, Want: wantRanges, Why: why}
-		}
-		out = append(out, iptables.PortRange{First: uint16(first), Last: uint16(last)})
-	}
-	return out, nil
+	return items(key, value, wantRanges, maxPorts, func(item string) (iptables.PortRange, error) {
+		first, last, err := limits(item, 16)
+		return iptables.PortRange{First: uint16(first), Last: uint16(last)}, err
+	})
 }
 
 // limits parses a number or a range of numbers.
@@ -159,38 +148,27 @@ func limits(text string, bits int) (first, last uint64, err error) {
 		return 0, 0, fmt.Errorf("is neither a number of %d bits nor a range of two", bits)
 	case first > last:
 		return 0, 0, errors.New("ends before it begins")
+	case last > maxUser:
+		return 0, 0, fmt.Errorf("is beyond the last user, %d", maxUser)
 	}
 	return first, last, nil
 }
 
-// maxUser is the highest user that a process can be.
-const maxUser = 1<<32 - 2
-
 // users parses a list of users and ranges of users.
 func users(key, value string) ([]iptables.Users, error) {
-	parts, err := items(key, value, wantUsers, maxUsers)
-	if err != nil {
-		return nil, err
-	}
-	var out []iptables.Users
-	for i, part := range parts {
-		who, text, withPort := strings.Cut(part, ":")
+	out, err := items(key, value, wantUsers, maxUsers, func(item string) (iptables.Users, error) {
+		who, text, withPort := strings.Cut(item, ":")
 		first, last, err := limits(who, 32)
-		if err == nil && last > maxUser {
-			err = fmt.Errorf("is beyond the last user, %d", maxUser)
+		out := iptables.Users{First: uint32(first), Last: uint32(last)}
+		if err != nil || !withPort {
+			return out, err
 		}
-		port := uint16(0)
-		if err == nil && withPort {
-			if port, err = onePort(key, text); err != nil {
-				err = errors.New("has no port from 1 to 65535")
-			}
+		if out.Port, err = onePort(key, text); err != nil {
+			err = errors.New("has no port from 1 to 65535")
 		}
-		if err != nil {
-			return nil, &ValueError{Key: key, Value: value, Want: wantUsers, Why: fmt.Sprintf("item %d, %s, %s", i+1, shown(part), err)}
-		}
-		out = append(out, iptables.Users{First: uint32(first), Last: uint32(last), Port: port})
-	}
-	return joinedUsers(out), nil
+		return out, err
+	})
+	return joinedUsers(out), err
 }
 
 // joinedUsers sorts users, and joins ranges that overlap or meet.

@@ -1,8 +1,10 @@
 package intent
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -47,7 +49,7 @@ const (
 )
 
 // Limits of what one setting may list. Real pods stay far below; any rule set within these limits is written to the kernel within a
-// second.
+// second. One rule of iptables can name 64 groups.
 const (
 	maxPorts      = 1000
 	maxCIDRs      = 1000
@@ -58,42 +60,42 @@ const (
 // blanks around an item are ignored; a YAML block ends with a newline.
 const blanks = " \t\r\n"
 
-// items splits a list at its commas and removes blanks around items. An empty item is an error.
-func items(key, value, want string, limit int) ([]string, error) {
+// items parses a list: items between commas, of which none is empty, with blanks around them. An error of parse completes a sentence about the item.
+func items[T any](key, value, want string, limit int, parse func(item string) (T, error)) (out []T, err error) {
 	if strings.Trim(value, blanks) == "" {
 		return nil, nil
 	}
-	if n := strings.Count(value, ",") + 1; n > limit {
-		return nil, &ValueError{Key: key, Value: value, Want: want, Why: fmt.Sprintf("%d items are more than the %d that are allowed", n, limit)}
+	wrong := func(format string, args ...any) ([]T, error) {
+		return nil, &ValueError{Key: key, Value: value, Want: want, Why: fmt.Sprintf(format, args...)}
 	}
-	out := strings.Split(value, ",")
-	for i, item := range out {
-		if out[i] = strings.Trim(item, blanks); out[i] == "" {
-			return nil, &ValueError{Key: key, Value: value, Want: want, Why: fmt.Sprintf("item %d is empty", i+1)}
+	if n := strings.Count(value, ",") + 1; n > limit {
+		return wrong("%d items are more than the %d that are allowed", n, limit)
+	}
+	for i, item := range strings.Split(value, ",") {
+		item = strings.Trim(item, blanks)
+		parsed, err := parse(item)
+		switch {
+		case item == "":
+			return wrong("item %d is empty", i+1)
+		case err != nil && item == "*":
+			return wrong(noAll)
+		case err != nil:
+			return wrong("item %d, %s, %s", i+1, shown(item), err)
 		}
+		out = append(out, parsed)
 	}
 	return out, nil
 }
 
 // portList parses a list in which "*" is not allowed.
 func portList(key, value string) ([]uint16, error) {
-	parts, err := items(key, value, wantPorts, maxPorts)
-	if err != nil {
-		return nil, err
-	}
-	var out []uint16
-	for i, part := range parts {
-		n, err := strconv.ParseUint(part, 10, 16)
+	return items(key, value, wantPorts, maxPorts, func(item string) (uint16, error) {
+		n, err := strconv.ParseUint(item, 10, 16)
 		if err != nil {
-			why := fmt.Sprintf("item %d, %s, is no port", i+1, shown(part))
-			if part == "*" {
-				why = noAll
-			}
-			return nil, &ValueError{Key: key, Value: value, Want: wantPorts, Why: why}
+			return 0, errors.New("is no port")
 		}
-		out = append(out, uint16(n))
-	}
-	return out, nil
+		return uint16(n), nil
+	})
 }
 
 // ports parses a list that may be "*".
@@ -107,35 +109,23 @@ func ports(key, value string) (iptables.Ports, error) {
 
 // cidrList parses a list in which "*" is not allowed. An IPv4 address in its IPv6 form is an error, unless ignored is to be told of it.
 func cidrList(key, value string, ignored func(format string, args ...any)) ([]netip.Prefix, error) {
-	parts, err := items(key, value, wantCIDRs, maxCIDRs)
-	if err != nil {
-		return nil, err
-	}
-	var out []netip.Prefix
-	for i, part := range parts {
-		p, err := netip.ParsePrefix(part)
+	out, err := items(key, value, wantCIDRs, maxCIDRs, func(item string) (netip.Prefix, error) {
+		p, err := netip.ParsePrefix(item)
 		mapped := err == nil && p.Addr().Is4In6()
-		why := ""
 		switch {
-		case part == "*":
-			why = noAll
-		case err != nil && !strings.Contains(part, "/"):
-			why = fmt.Sprintf("item %d, %s, has no prefix length", i+1, shown(part))
+		case err != nil && !strings.Contains(item, "/"):
+			return p, errors.New("has no prefix length")
 		case err != nil:
-			why = fmt.Sprintf("item %d, %s, is no CIDR", i+1, shown(part))
-		case mapped && ignored != nil:
-			// Istio treats it as an IPv6 prefix, which matches no packet.
-			ignored("%s: item %d, %s, is ignored as by Istio: no packet has an IPv4 address in its IPv6 form", key, i+1, shown(part))
-			continue
-		case mapped:
-			why = fmt.Sprintf("item %d, %s, is an IPv4 address in its IPv6 form, which no packet has: write it as IPv4", i+1, shown(part))
+			return p, errors.New("is no CIDR")
+		case mapped && ignored == nil:
+			return p, errors.New("is an IPv4 address in its IPv6 form, which no packet has: write it as IPv4")
+		case mapped: // Istio treats it as an IPv6 prefix, which matches no packet
+			ignored("%s: %s is ignored as by Istio: no packet has an IPv4 address in its IPv6 form", key, shown(item))
+			return netip.Prefix{}, nil
 		}
-		if why != "" {
-			return nil, &ValueError{Key: key, Value: value, Want: wantCIDRs, Why: why}
-		}
-		out = append(out, p.Masked())
-	}
-	return out, nil
+		return p.Masked(), nil
+	})
+	return slices.DeleteFunc(out, func(p netip.Prefix) bool { return !p.IsValid() }), err
 }
 
 // ownCIDRs parses the list of one of our keys.
@@ -176,16 +166,12 @@ func interfaceName(name string) bool {
 }
 
 func interfaceList(key, value string) ([]string, error) {
-	parts, err := items(key, value, wantInterfaces, maxInterfaces)
-	if err != nil {
-		return nil, err
-	}
-	for i, part := range parts {
-		if !interfaceName(part) {
-			return nil, &ValueError{Key: key, Value: value, Want: wantInterfaces, Why: fmt.Sprintf("item %d, %s, is no interface name", i+1, shown(part))}
+	return items(key, value, wantInterfaces, maxInterfaces, func(item string) (string, error) {
+		if !interfaceName(item) {
+			return "", errors.New("is no interface name")
 		}
-	}
-	return parts, nil
+		return item, nil
+	})
 }
 
 // onePort parses the proxy's listen port.

@@ -1,7 +1,7 @@
 package intent
 
 import (
-	"fmt"
+	"errors"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -93,20 +93,15 @@ func lookupEnv(c *corev1.Container, name string) (value string, ok bool) {
 const wantGroups = "numeric group ids separated by commas, at most 64"
 
 func groupList(key, value, want string) ([]uint32, error) {
-	parts, err := items(key, value, want, maxGroups)
-	if err != nil {
-		return nil, err
-	}
-	var out []uint32
-	for i, part := range parts {
-		gid, err := strconv.ParseUint(part, 10, 32)
+	out, err := items(key, value, want, maxGroups, func(item string) (uint32, error) {
+		gid, err := strconv.ParseUint(item, 10, 32)
 		if err != nil {
-			return nil, &ValueError{Key: key, Value: value, Want: want, Why: fmt.Sprintf("item %d, %s, is no group id", i+1, shown(part))}
+			return 0, errors.New("is no group id")
 		}
-		out = append(out, uint32(gid))
-	}
+		return uint32(gid), nil
+	})
 	slices.Sort(out)
-	return slices.Compact(out), nil
+	return slices.Compact(out), err
 }
 
 func loopback(key, value string) (netip.Prefix, error) {

@@ -151,7 +151,7 @@ func (d dice) annotations() map[string]string {
 func (d dice) config() Config {
 	c := config()
 	c.Select = Selection(d.one("annotation", "injected", "either"))
-	c.Defaults.IPv6 = d.one("capture", "direct")
+	c.Defaults[settingIPv6] = d.one("capture", "direct")
 	c.ClusterDNS = Addrs([]string{"10.96.0.10"})
 	return c
 }

@@ -94,7 +94,7 @@ func (c Config) ofManaged(pod *corev1.Pod, ns *corev1.Namespace, managed *Manage
 	if out.Refused != "" {
 		return out, nil
 	}
-	r := readerOf(pod, ns, from)
+	r := readerOf(pod, ns, c.Defaults, from)
 	r.profile, r.profileName = managed, profile
 	var err error
 	if out.Spec, err = r.specOf(pod, c, managed); err != nil {

@@ -63,18 +63,15 @@ func (s sources) set(setting, source string) {
 
 // add records one more source of a setting.
 func (s sources) add(setting, source string) {
-	if s == nil {
-		return
-	}
 	if others, ok := s[setting]; ok {
 		source = others + ", " + source
 	}
-	s[setting] = source
+	s.set(setting, source)
 }
 
 // ofFlag returns where the value of a flag comes from.
 func (s sources) ofFlag(flag, value string) (origin, key string) {
-	if s == nil || value == standards()[flag] {
+	if s == nil || value == StandardDefaults()[flag] {
 		return fromDefault, ""
 	}
 	return fromFlag, flag
@@ -118,9 +115,6 @@ func (s sources) managed(profile string) {
 
 // resolvers records where the pod's name servers come from.
 func (s sources) resolvers(pod *corev1.Pod, all []netip.Addr) {
-	if s == nil {
-		return
-	}
 	own := 0
 	if pod.Spec.DNSConfig != nil {
 		own = len(Addrs(pod.Spec.DNSConfig.Nameservers))
@@ -132,16 +126,5 @@ func (s sources) resolvers(pod *corev1.Pod, all []netip.Addr) {
 	if own > 0 {
 		from = append(from, fromPodDNS)
 	}
-	s[settingResolvers] = cmp.Or(strings.Join(from, ", "), fromRuntime)
-}
-
-// standards returns the values of flags that nobody has set.
-func standards() map[string]string {
-	d := StandardDefaults()
-	return map[string]string{
-		settingMode: d.InterceptionMode, settingOutboundPort: d.EnvoyPort, settingInboundPort: d.EnvoyInboundPort, settingTunnelPort: d.EnvoyTunnelPort,
-		settingIncludeCIDRs: d.IncludeOutboundIPRanges, settingExcludeCIDRs: d.ExcludeOutboundIPRanges,
-		settingIncludeInbound: d.IncludeInboundPorts, settingExcludeInbound: d.ExcludeInboundPorts,
-		settingIncludeOutbound: d.IncludeOutboundPorts, settingExcludeOutbound: d.ExcludeOutboundPorts, settingIPv6: d.IPv6, settingInboundPorts: d.InboundPorts,
-	}
+	s.set(settingResolvers, cmp.Or(strings.Join(from, ", "), fromRuntime))
 }

@@ -1,7 +1,6 @@
 package intent
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -35,7 +34,7 @@ func alwaysExcluded() []uint16 { return []uint16{15020, 15021, 15090} }
 
 // specOf reads all settings of a pod's traffic. managed is the proxy that the agent runs for it, or nil.
 func (r *reader) specOf(pod *corev1.Pod, c Config, managed *ManagedProxy) (iptables.Spec, error) {
-	s := r.spec(c.Defaults)
+	s := r.spec()
 	if managed != nil {
 		managed.describe(&s)
 	} else {
@@ -73,6 +72,7 @@ type reader struct {
 	annotations   map[string]string
 	namespace     map[string]string // annotations of the namespace, the defaults of its pods
 	namespaceName string
+	defaults      Defaults
 	profile       *ManagedProxy // the proxy that the agent runs for the pod, or nil
 	profileName   string
 	asIstio       bool // ignore what Istio's CNI plugin ignores, and add a note
@@ -81,8 +81,8 @@ type reader struct {
 	notes         []string
 }
 
-func readerOf(pod *corev1.Pod, ns *corev1.Namespace, from sources) reader {
-	return reader{annotations: pod.Annotations, namespace: annotationsOf(ns), namespaceName: pod.Namespace, from: from}
+func readerOf(pod *corev1.Pod, ns *corev1.Namespace, defaults Defaults, from sources) reader {
+	return reader{annotations: pod.Annotations, namespace: annotationsOf(ns), namespaceName: pod.Namespace, defaults: defaults, from: from}
 }
 
 // note adds a sentence about a setting, up to maxNotes.
@@ -111,17 +111,17 @@ func (r *reader) annotation(key string) (out found, ok bool) {
 
 // lookup returns an annotation of the pod or of its namespace, or else the flag's value. The flag's name is also the setting's; settings without
 // a flag have a name of the same form.
-func (r *reader) lookup(key, flag, standard string) found {
+func (r *reader) lookup(key, flag string) found {
 	if out, ok := r.annotation(key); ok {
 		return out
 	}
-	out := found{value: standard, name: "--" + flag}
-	out.origin, out.key = r.from.ofFlag(flag, standard)
+	out := found{value: r.defaults[flag], name: "--" + flag}
+	out.origin, out.key = r.from.ofFlag(flag, out.value)
 	return out
 }
 
-func (r *reader) spec(d Defaults) iptables.Spec {
-	excludeIn := read(r, keyExcludeInbound, settingExcludeInbound, d.ExcludeInboundPorts, portList)
+func (r *reader) spec() iptables.Spec {
+	excludeIn := read(r, keyExcludeInbound, settingExcludeInbound, portList)
 	var ignored func(format string, args ...any)
 	if r.asIstio {
 		ignored = r.note
@@ -129,25 +129,25 @@ func (r *reader) spec(d Defaults) iptables.Spec {
 	includedCIDRs := func(key, value string) (iptables.CIDRs, error) { return cidrs(key, value, ignored) }
 	excludedCIDRs := func(key, value string) ([]netip.Prefix, error) { return cidrList(key, value, ignored) }
 	return iptables.Spec{
-		Mode:                 read(r, keyMode, settingMode, d.InterceptionMode, mode),
-		OutboundPort:         read(r, KeyOutboundPort, settingOutboundPort, d.EnvoyPort, onePort),
-		InboundPort:          read(r, KeyInboundPort, settingInboundPort, d.EnvoyInboundPort, onePort),
-		TunnelPort:           read(r, KeyTunnelPort, settingTunnelPort, d.EnvoyTunnelPort, onePort),
-		IncludeCIDRs:         read(r, keyIncludeCIDRs, settingIncludeCIDRs, d.IncludeOutboundIPRanges, includedCIDRs),
-		ExcludeCIDRs:         read(r, keyExcludeCIDRs, settingExcludeCIDRs, d.ExcludeOutboundIPRanges, excludedCIDRs),
-		IncludeInboundPorts:  r.inboundPorts(d),
+		Mode:                 read(r, keyMode, settingMode, mode),
+		OutboundPort:         read(r, KeyOutboundPort, settingOutboundPort, onePort),
+		InboundPort:          read(r, KeyInboundPort, settingInboundPort, onePort),
+		TunnelPort:           read(r, KeyTunnelPort, settingTunnelPort, onePort),
+		IncludeCIDRs:         read(r, keyIncludeCIDRs, settingIncludeCIDRs, includedCIDRs),
+		ExcludeCIDRs:         read(r, keyExcludeCIDRs, settingExcludeCIDRs, excludedCIDRs),
+		IncludeInboundPorts:  r.inboundPorts(),
 		ExcludeInboundPorts:  append(excludeIn, alwaysExcluded()...),
-		IncludeOutboundPorts: read(r, keyIncludeOutbound, settingIncludeOutbound, d.IncludeOutboundPorts, portList),
-		ExcludeOutboundPorts: read(r, keyExcludeOutbound, settingExcludeOutbound, d.ExcludeOutboundPorts, portList),
-		DirectIPv6:           read(r, KeyIPv6, settingIPv6, cmp.Or(d.IPv6, ipv6Capture), oneOf(ipv6Capture, ipv6Direct)),
+		IncludeOutboundPorts: read(r, keyIncludeOutbound, settingIncludeOutbound, portList),
+		ExcludeOutboundPorts: read(r, keyExcludeOutbound, settingExcludeOutbound, portList),
+		DirectIPv6:           read(r, KeyIPv6, settingIPv6, oneOf(ipv6Capture, ipv6Direct)),
 		OwnerGroups:          iptables.Groups{All: true},
 		LoopbackCIDR:         netip.MustParsePrefix(loopbackCIDR),
 	}
 }
 
 // read looks a setting up and parses it.
-func read[T any](r *reader, key, flag, standard string, parse func(key, value string) (T, error)) T {
-	return take(r, flag, r.lookup(key, flag, standard), parse)
+func read[T any](r *reader, key, flag string, parse func(key, value string) (T, error)) T {
+	return take(r, flag, r.lookup(key, flag), parse)
 }
 
 // take parses the value of a setting.
@@ -199,15 +199,15 @@ func oneOf(no, yes string) func(key, value string) (bool, error) {
 
 // inboundPorts reads which inbound ports are captured. Whether only listening ones are, the annotation decides first, then the profile of the
 // pod's proxy, and the flag.
-func (r *reader) inboundPorts(d Defaults) iptables.Ports {
-	out := read(r, keyIncludeInbound, settingIncludeInbound, d.IncludeInboundPorts, ports)
+func (r *reader) inboundPorts() iptables.Ports {
+	out := read(r, keyIncludeInbound, settingIncludeInbound, ports)
 	which, said := r.annotation(KeyInboundPorts)
 	switch {
 	case said:
 	case r.profile != nil && r.profile.InboundPorts != "":
 		which = found{value: r.profile.InboundPorts, name: fromProfile + r.profileName, origin: fromProfile, key: r.profileName}
 	default:
-		which = r.lookup(KeyInboundPorts, settingInboundPorts, cmp.Or(d.InboundPorts, inboundAll))
+		which = r.lookup(KeyInboundPorts, settingInboundPorts)
 	}
 	out.Listening = take(r, settingInboundPorts, which, oneOf(inboundAll, inboundListening))
 	return out
@@ -215,8 +215,8 @@ func (r *reader) inboundPorts(d Defaults) iptables.Ports {
 
 // interfaces reads the lists of interface names.
 func (r *reader) interfaces(s *iptables.Spec) {
-	s.ExcludeInterfaces = read(r, keyExcludeInterfaces, settingExcludeInterfaces, "", interfaceList)
-	s.RerouteInterfaces = read(r, r.rerouteKey(), settingReroute, "", interfaceList)
+	s.ExcludeInterfaces = read(r, keyExcludeInterfaces, settingExcludeInterfaces, interfaceList)
+	s.RerouteInterfaces = read(r, r.rerouteKey(), settingReroute, interfaceList)
 }
 
 // rerouteKey returns the key that counts for the interfaces of virtual machines. Of the two keys of a pod the newer one counts, even if it is
@@ -242,10 +242,10 @@ func validationExcluded(key string) error {
 func (r *reader) checkable(s iptables.Spec) error {
 	const port = iptables.IstioValidationPort
 	if slices.Contains(s.ExcludeOutboundPorts, port) {
-		return validationExcluded(r.lookup(keyExcludeOutbound, settingExcludeOutbound, "").name)
+		return validationExcluded(r.lookup(keyExcludeOutbound, settingExcludeOutbound).name)
 	}
 	if slices.Contains(s.ExcludeInterfaces, "lo") {
-		return fmt.Errorf("%s: lo is excluded, and istio-validation looks for the rules by it: take it out", r.lookup(keyExcludeInterfaces, settingExcludeInterfaces, "").name)
+		return fmt.Errorf("%s: lo is excluded, and istio-validation looks for the rules by it: take it out", r.lookup(keyExcludeInterfaces, settingExcludeInterfaces).name)
 	}
 	for _, p := range []struct {
 		key, flag string
@@ -256,7 +256,7 @@ func (r *reader) checkable(s iptables.Spec) error {
 		{KeyTunnelPort, settingTunnelPort, s.TunnelPort},
 	} {
 		if p.port == port {
-			return fmt.Errorf("%s: istio-validation looks for the rules by port %d: choose another one", r.lookup(p.key, p.flag, "").name, port)
+			return fmt.Errorf("%s: istio-validation looks for the rules by port %d: choose another one", r.lookup(p.key, p.flag).name, port)
 		}
 	}
 	return nil

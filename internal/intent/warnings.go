@@ -21,7 +21,7 @@ func Warnings(pod *corev1.Pod, ns *corev1.Namespace, in Intent) []string {
 	default:
 		return append(out, unusedSettings(pod)...)
 	}
-	r := readerOf(pod, ns, nil)
+	r := readerOf(pod, ns, nil, nil)
 	_, includesOwn := r.annotation(KeyIncludeInboundPorts)
 	_, excludesOwn := r.annotation(KeyExcludeInboundPorts)
 	if _, excludes := pod.Annotations[keyExcludeInbound]; excludes && !in.Spec.IncludeInboundPorts.All && !includesOwn && !excludesOwn {

@@ -45,9 +45,12 @@ func Open(path string) (*NS, error) {
 }
 
 // New makes a fresh namespace that no path leads to. It exists as long as the descriptor is open.
-func New() (*NS, error) {
-	var n *NS
-	err := inThread(func() error {
+func New() (n *NS, err error) {
+	here, err := openOwn()
+	if err != nil {
+		return nil, err
+	}
+	err = (&NS{fd: here}).Inside(func() error { // the thread goes back
 		h, err := netns.New()
 		if err != nil {
 			return fmt.Errorf("make network namespace: %w", err)
@@ -95,16 +98,6 @@ func (n *NS) Close() error {
 		return fmt.Errorf("close network namespace: %w", err)
 	}
 	return nil
-}
-
-// Do runs f on a thread of its own inside the namespace, which ends with f. f must not start goroutines: they would run in another namespace.
-func (n *NS) Do(f func() error) error {
-	return inThread(func() error {
-		if err := netns.Set(netns.NsHandle(n.Fd())); err != nil {
-			return fmt.Errorf("enter network namespace: %w", err)
-		}
-		return f()
-	})
 }
 
 func identify(fd int) (ID, error) {

@@ -93,7 +93,7 @@ func TestDoLeavesEveryOtherThreadWhereItWas(t *testing.T) {
 	defer host.Close()
 	ns := kerneltest.New(t)
 	for range 50 {
-		err := ns.Do(func() error {
+		err := ns.Inside(func() error {
 			inside, err := netns.Open("/proc/thread-self/ns/net")
 			if err != nil {
 				return err

@@ -65,8 +65,8 @@ func (n *NS) Netlink(protocol int) (conn *rawnetlink.Conn, err error) {
 	return conn, nil
 }
 
-// Inside runs f on a thread inside the namespace, like Do, but does not use up a thread: f must leave everything else of its thread as
-// it was. Within a Visit, f runs on the calling goroutine, whose thread is inside already.
+// Inside runs f on a thread inside the namespace. f must leave everything else of its thread as it was, and start no goroutines: they would run
+// in another namespace. Within a Visit, f runs on the calling goroutine, whose thread is inside already.
 func (n *NS) Inside(f func() error) error {
 	if n.onThread() {
 		return Contain(f)

@@ -3,11 +3,7 @@ package netns
 import (
 	"errors"
 	"fmt"
-	"os"
-	goruntime "runtime"
 	"runtime/debug"
-
-	"golang.org/x/sys/unix"
 )
 
 // PanicError is a panic as an error. The content of one pod's namespace must never end the process, which serves all other pods.
@@ -33,23 +29,4 @@ func Contain(f func() error) (err error) {
 	err = f()
 	finished = true
 	return err
-}
-
-// inThread runs f on a thread of its own, which ends with the goroutine because it is never unlocked: so no other goroutine runs in
-// the namespace that f has left it in. A panic of f is returned as an error.
-func inThread(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		goruntime.LockOSThread()
-		err := errors.New("the goroutine was ended from inside")
-		defer func() { done <- err }()
-		if unix.Gettid() == os.Getpid() {
-			// /proc/self shows the main thread: it must stay in its namespace, so another thread does the work.
-			defer goruntime.UnlockOSThread()
-			err = inThread(f)
-			return
-		}
-		err = Contain(f)
-	}()
-	return <-done
 }

@@ -15,7 +15,7 @@ import (
 func TestAPanicInsideIsAnErrorOutside(t *testing.T) {
 	ns := kerneltest.New(t)
 	before := descriptors(t)
-	for name, do := range map[string]func(func() error) error{"inside the namespace": ns.Do, "contained": netns.Contain} {
+	for name, do := range map[string]func(func() error) error{"inside the namespace": ns.Inside, "contained": netns.Contain} {
 		err := do(func() error {
 			return errors.New(name[len(name)+1:])
 		})
@@ -27,7 +27,7 @@ func TestAPanicInsideIsAnErrorOutside(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := ns.Do(func() error { goruntime.Goexit(); return nil }); err == nil {
+	if err := ns.Inside(func() error { goruntime.Goexit(); return nil }); err == nil {
 		t.Error("the goroutine ended, and all is said to be well")
 	}
 	if after := descriptors(t); after > before {

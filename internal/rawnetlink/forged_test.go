@@ -17,7 +17,7 @@ func TestNobodyButTheKernelCanAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ns := kerneltest.New(t)
 			var c *rawnetlink.Conn
-			err := ns.Do(func() (err error) { c, err = rawnetlink.Open(protocol); return err })
+			err := ns.Inside(func() (err error) { c, err = rawnetlink.Open(protocol); return err })
 			if err != nil {
 				t.Fatal(err)
 			}

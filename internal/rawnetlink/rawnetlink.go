@@ -41,12 +41,12 @@ const (
 	TableOwner = 2
 )
 
-// BigEndian reads a number of nf_tables, which are in network byte order; 0 if it has not four bytes.
-func BigEndian(b []byte) uint32 {
-	if len(b) != 4 {
-		return 0
+// BigEndian reads a number in network byte order, as those of nf_tables, from as many bytes as there are, up to four.
+func BigEndian(b []byte) (n uint32) {
+	for _, x := range b[:min(len(b), 4)] {
+		n = n<<8 | uint32(x)
 	}
-	return binary.BigEndian.Uint32(b)
+	return n
 }
 
 // Batch returns requests to nf_tables as one transaction: the kernel carries out all of them or none. It answers with errors, and
@@ -81,17 +81,15 @@ func (a Answer) Object() map[uint16][]byte {
 func Object(body []byte) []byte { return body[min(len(body), SizeofNfgenmsg):] }
 
 // Text returns an attribute with a name.
-func Text(kind uint16, name string) []byte { return attribute(kind, append([]byte(name), 0)) }
+func Text(kind uint16, name string) []byte { return Bytes(kind, append([]byte(name), 0)) }
 
 // Number returns an attribute with a number in the machine's byte order.
 func Number(kind uint16, n uint32) []byte {
-	return attribute(kind, binary.NativeEndian.AppendUint32(nil, n))
+	return Bytes(kind, binary.NativeEndian.AppendUint32(nil, n))
 }
 
 // Bytes returns an attribute with bytes, for example an address.
-func Bytes(kind uint16, data []byte) []byte { return attribute(kind, data) }
-
-func attribute(kind uint16, data []byte) []byte {
+func Bytes(kind uint16, data []byte) []byte {
 	a := binary.NativeEndian.AppendUint16(nil, uint16(unix.SizeofNlAttr+len(data)))
 	a = append(binary.NativeEndian.AppendUint16(a, kind), data...)
 	return append(a, make([]byte, align(len(a))-len(a))...)
@@ -120,8 +118,11 @@ func Each(data []byte) iter.Seq2[uint16, []byte] {
 	}
 }
 
-// Name returns the text of an attribute.
-func Name(attribute []byte) string { return strings.TrimRight(string(attribute), "\x00") }
+// Name returns the text of an attribute, up to its terminating zero.
+func Name(attribute []byte) string {
+	name, _, _ := strings.Cut(string(attribute), "\x00")
+	return name
+}
 
 // Size returns the length of the request as a message.
 func (r Request) Size() int {

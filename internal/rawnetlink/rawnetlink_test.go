@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"os"
+	goruntime "runtime"
 	"testing"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 // inside calls f in a fresh namespace.
 func inside(t *testing.T, f func()) {
 	t.Helper()
-	if err := kerneltest.New(t).Do(func() error { f(); return nil }); err != nil {
+	if err := kerneltest.New(t).Inside(func() error { f(); return nil }); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -141,12 +142,13 @@ func TestABatchThatIsRefusedAsAWholeEndsAtOnce(t *testing.T) {
 		if answers, err := rawnetlink.Ask(soon(), unix.NETLINK_NETFILTER, batch...); err != nil || !errors.Is(answers[1].Err, unix.ENOENT) {
 			t.Fatalf("%v, %v: want that there is no such table", answers, err)
 		}
+		goruntime.LockOSThread() // for ever: the thread ends with this goroutine
 		header, rights := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
 		if err := unix.Capget(&header, &rights[0]); err != nil {
 			t.Fatal(err)
 		}
 		rights[0].Effective &^= 1 << unix.CAP_NET_ADMIN
-		if err := unix.Capset(&header, &rights[0]); err != nil { // of this thread, which ends with the visit
+		if err := unix.Capset(&header, &rights[0]); err != nil {
 			t.Fatal(err)
 		}
 		began := time.Now()

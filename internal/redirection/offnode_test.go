@@ -87,7 +87,7 @@ func removeRoutes(t *testing.T, ns *netns.NS, dst string) {
 		{LinkIndex: 1, Dst: to, Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL}, {LinkIndex: 1, Dst: to},
 	} {
 		kerneltest.Eventually(t, "the route is there: "+route.String(), func() bool {
-			return ns.Do(func() error { return netlink.RouteDel(route) }) == nil
+			return ns.Inside(func() error { return netlink.RouteDel(route) }) == nil
 		})
 	}
 }

@@ -49,7 +49,7 @@ func apply(t *testing.T, ns *netns.NS, change func(*iptables.Spec), keep func(ip
 // try makes one try inside a namespace.
 func try(t *testing.T, ns *netns.NS) (proof Proof, err error) {
 	t.Helper()
-	errDo := ns.Do(func() error {
+	errDo := ns.Inside(func() error {
 		proof, err = Wait(t.Context(), Options{Port: 15006, Once: true})
 		return nil
 	})
@@ -173,7 +173,7 @@ func TestTry_foreignConnections_areNoProof(t *testing.T) {
 	pod, _ := kerneltest.NewPod(t)
 	in := func(f func() error) {
 		t.Helper()
-		if err := pod.Do(f); err != nil {
+		if err := pod.Inside(f); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -230,7 +230,7 @@ func TestRun_endings_areErrors(t *testing.T) {
 			}
 			var out bytes.Buffer
 			var err error
-			if errDo := kerneltest.New(t).Do(func() error { err = Run(ctx, c.options, &out); return nil }); errDo != nil {
+			if errDo := kerneltest.New(t).Inside(func() error { err = Run(ctx, c.options, &out); return nil }); errDo != nil {
 				t.Fatal(errDo)
 			}
 			if err == nil || !strings.HasPrefix(err.Error(), c.want) || out.Len() != 0 {

@@ -208,7 +208,7 @@ func Owned(ctx context.Context, ns *netns.NS) (owned bool) {
 // nftables returns the base chains of nf_tables before ours, also those of iptables' nft flavour, and lines about tables that undo what ours do.
 // more reports whether chains were left unread.
 func (o Ours) nftables(n native) (found []base, lines []string, more bool, err error) {
-	var behind []string
+	behind := map[string]byte{} // families of tables
 	conn, err := n.ns.Netlink(unix.NETLINK_NETFILTER)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
 		return nil, nil, false, nil
@@ -229,8 +229,8 @@ func (o Ours) nftables(n native) (found []base, lines []string, more bool, err e
 		case !ok || slices.Contains(tables, b.table):
 		case o.before(b):
 			found = append(found, b)
-		case b.rules > 0 && len(behind) <= maxBehind && !slices.Contains(behind, b.table):
-			behind = append(behind, b.table)
+		case b.rules > 0 && len(behind) <= maxBehind:
+			behind[b.table] = body[0]
 		}
 		if slices.Contains(own, b.chain) {
 			shared[b.table] = true

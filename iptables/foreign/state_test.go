@@ -46,7 +46,7 @@ func TestState_packetsPass_isTheSame(t *testing.T) {
 	kerneltest.Shell(t, ns, "iptables-legacy -A OUTPUT -p udp -j ACCEPT; ip6tables-legacy -A OUTPUT -p udp -j ACCEPT", "")
 	before := state(t, r, ns)
 	for _, to := range []string{"127.0.0.1:9", "[::1]:9"} {
-		err := ns.Do(func() error {
+		err := ns.Inside(func() error {
 			c, err := net.Dial("udp", to)
 			if err != nil {
 				return err

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -13,17 +14,18 @@ import (
 	"istio-pod-network-controller/internal/rawnetlink"
 )
 
-// undoing returns foreign tables with rules that take packets away from the proxy again, behind our rules: one line each. All rules of the
+// undoing returns foreign tables with rules that take packets away from the proxy again, behind our rules: one line each. tables are their families
+// by their names with the family. All rules of the
 // tables count, since a chain behind ours may jump to any chain of its table. Tables with more rules than are read are reported, and so are too
 // many tables.
-func (o Ours) undoing(conn *rawnetlink.Conn, end time.Time, tables []string) (lines []string, err error) {
+func (o Ours) undoing(conn *rawnetlink.Conn, end time.Time, tables map[string]byte) (lines []string, err error) {
 	if len(tables) > maxBehind {
 		return []string{fmt.Sprintf("nftables has more tables behind our rules than are read (%d)", maxBehind)}, nil
 	}
 	left := maxRules
-	for _, table := range tables {
-		number, name := familyOf(table)
-		request := get(unix.NFT_MSG_GETRULE, family{number: number}, rawnetlink.Text(unix.NFTA_RULE_TABLE, name))
+	for _, table := range slices.Sorted(maps.Keys(tables)) {
+		_, name, _ := strings.Cut(table, " ")
+		request := get(unix.NFT_MSG_GETRULE, family{number: tables[table]}, rawnetlink.Text(unix.NFTA_RULE_TABLE, name))
 		line, own := "", o.chainsIn(table)
 		err := conn.Dump(end, request, func(body []byte) bool {
 			rule := rawnetlink.Attributes(rawnetlink.Object(body))
@@ -100,17 +102,6 @@ func rewrites(payload map[uint16][]byte) bool {
 	end := uint64(rawnetlink.BigEndian(payload[unix.NFTA_PAYLOAD_OFFSET])) + uint64(rawnetlink.BigEndian(payload[unix.NFTA_PAYLOAD_LEN]))
 	_, writes := payload[unix.NFTA_PAYLOAD_SREG]
 	return writes && (rawnetlink.BigEndian(payload[unix.NFTA_PAYLOAD_BASE]) != unix.NFT_PAYLOAD_NETWORK_HEADER || end > harmless)
-}
-
-// familyOf splits the name of a table with its family.
-func familyOf(table string) (number byte, name string) {
-	word, name, _ := strings.Cut(table, " ")
-	for n, known := range familyNames() {
-		if known == word {
-			number = n
-		}
-	}
-	return number, name
 }
 
 // familyNames returns the names of the families whose chains count.

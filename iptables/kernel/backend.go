@@ -72,7 +72,7 @@ func (e Backend) Name() string { return e.chosen.Name() }
 // Apply applies the rules with the chosen backend, and then removes those of other backends.
 func (e Backend) Apply(ctx context.Context, at podnet.Place, want iptables.Ruleset) (iptables.Outcome, error) {
 	return Visit(ctx, e.Namespaces, at, func(ctx context.Context, ns *netns.NS) (out iptables.Outcome, err error) {
-		id, err := identityAt(ns, at)
+		id, err := ns.Identity()
 		if err != nil {
 			return out, err
 		}
@@ -228,7 +228,7 @@ func (e Backend) present(ctx context.Context, ns *netns.NS) (bool, error) {
 // Remove removes the rules of every backend, and the address and routes that belong to them.
 func (e Backend) Remove(ctx context.Context, at podnet.Place) (removed bool, err error) {
 	return Visit(ctx, e.Namespaces, at, func(ctx context.Context, ns *netns.NS) (bool, error) {
-		id, err := identityAt(ns, at)
+		id, err := ns.Identity()
 		if err != nil {
 			return false, err
 		}

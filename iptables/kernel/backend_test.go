@@ -69,7 +69,7 @@ func driftOf(t *testing.T, e Backend, ns *netns.NS, want iptables.Ruleset) (ipta
 // ours are the backends' marks in what a namespace holds.
 func ours(t *testing.T, ns *netns.NS) (marks string) {
 	t.Helper()
-	err := ns.Do(func() error {
+	err := ns.Inside(func() error {
 		script := `nft list tables inet; for f in nft legacy; do for p in iptables ip6tables; do $p-$f-save 2>/dev/null | grep -q PODNET_ && echo $p-$f; done; done
 ip rule | grep -o 'lookup 15006'; ip -o addr show lo | grep -o ::6; true`
 		out, err := exec.CommandContext(t.Context(), "sh", "-c", script).Output()
@@ -84,7 +84,7 @@ ip rule | grep -o 'lookup 15006'; ip -o addr show lo | grep -o ::6; true`
 
 func mustRun(t *testing.T, ns *netns.NS, script string) {
 	t.Helper()
-	err := ns.Do(func() error { return exec.CommandContext(t.Context(), "sh", "-c", script).Run() })
+	err := ns.Inside(func() error { return exec.CommandContext(t.Context(), "sh", "-c", script).Run() })
 	if err != nil {
 		t.Fatal(err)
 	}

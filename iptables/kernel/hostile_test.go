@@ -54,7 +54,7 @@ func own(t *testing.T, ns *netns.NS, commands string) (end func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := ns.Do(owner.Start); err != nil {
+	if err := ns.Inside(owner.Start); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.WriteString(in, commands); err != nil {

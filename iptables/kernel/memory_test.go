@@ -114,7 +114,7 @@ func TestPreemptionByATableThatGoesWithItsOwnerIsReportedNoLonger(t *testing.T) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := ns.Do(owner.Start); err != nil {
+	if err := ns.Inside(owner.Start); err != nil {
 		t.Fatal(err)
 	}
 	const rules = "add table inet x { flags owner; }\nadd chain inet x c { type filter hook output priority -310; policy drop; }\n"
@@ -157,9 +157,12 @@ func TestRoutesAreComparedAsOftenAsTheyMatter(t *testing.T) {
 	} {
 		ns, want := kerneltest.New(t), iptables.Ruleset{Routing: c.there}
 		mustRun(t, ns, "nft add table inet before")
-		if _, err := routing.Prepare(ns, want); err != nil {
-			t.Fatal(err)
+		change := func(want iptables.Ruleset) {
+			if err := routing.Around(ns, want, func() error { return nil }); err != nil {
+				t.Fatal(err)
+			}
 		}
+		change(want)
 		applied, past := 0, time.Duration(0)
 		e := New(namespaces(t), fakeDriver{present: true, unchanged: true, apply: func(string) error { applied++; return nil }})
 		e.memory.now = func() time.Time { return time.Now().Add(past) }
@@ -174,13 +177,7 @@ func TestRoutesAreComparedAsOftenAsTheyMatter(t *testing.T) {
 			return applied - before
 		}
 		apply()
-		change, err := routing.Prepare(ns, iptables.Ruleset{Routing: c.changed})
-		if err == nil {
-			err = change.Finish() // removes the other ones
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		change(iptables.Ruleset{Routing: c.changed}) // removes the other ones
 		if n := apply(); n != 0 && c.after > 0 {
 			t.Errorf("%s: compared at once", name)
 		}

@@ -63,11 +63,3 @@ func check(ns *netns.NS, at podnet.Place) error {
 	}
 	return nil
 }
-
-// identityAt returns the identity of a place's open namespace. An identity in the place was compared by check.
-func identityAt(ns *netns.NS, at podnet.Place) (podnet.Identity, error) {
-	if at.Identity != (podnet.Identity{}) {
-		return at.Identity, nil
-	}
-	return ns.Identity()
-}

@@ -135,7 +135,7 @@ func TestAPanicIsAnErrorAndReported(t *testing.T) {
 	ns := kerneltest.New(t)
 	for name, apply := range map[string]func(string) error{
 		"on the caller's goroutine": func(string) error { return outOfRange(nil) },
-		"on a thread inside":        func(string) error { return ns.Do(func() error { return outOfRange(nil) }) },
+		"on a thread inside":        func(string) error { return ns.Inside(func() error { return outOfRange(nil) }) },
 	} {
 		reports := 0
 		in := namespaces(t)

@@ -86,28 +86,26 @@ func (b *Backend) compare(ctx context.Context, ns *netns.NS, want iptables.Rules
 	return c, err
 }
 
-// write replaces our table by want, and then deletes the second table if it is not needed any more. Addresses and routes are added before the
-// rules that need them, and removed after them.
+// write replaces our table by want, with addresses and routes, and then deletes the second table if it is not needed any more.
 func write(ctx context.Context, ns *netns.NS, c comparison, want iptables.Ruleset, fresh transaction) (made int, err error) {
-	routes, err := routing.Prepare(ns, want)
-	if err != nil {
-		return 0, err
-	}
-	if c.have.name == iptables.TableName {
-		made, err = commit(ctx, ns, c.have, c.ref.outline, want, fresh)
-	} else {
-		made, err = 1, replace(ctx, ns, c.have.exists(), fresh.in(c.have.name))
-	}
-	if err == nil && c.have.surplus {
-		var did bool
-		if did, err = deleteNamed(ctx, ns, iptables.SecondTableName); did {
-			made++
+	err = routing.Around(ns, want, func() (err error) {
+		if c.have.name == iptables.TableName {
+			made, err = commit(ctx, ns, c.have, c.ref.outline, want, fresh)
+		} else {
+			made, err = 1, replace(ctx, ns, c.have.exists(), fresh.in(c.have.name))
 		}
-	}
-	if err != nil {
-		return made, fmt.Errorf("commit nftables transaction: %w", err)
-	}
-	return made, routes.Finish()
+		if err == nil && c.have.surplus {
+			var did bool
+			if did, err = deleteNamed(ctx, ns, iptables.SecondTableName); did {
+				made++
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("commit nftables transaction: %w", err)
+		}
+		return nil
+	})
+	return made, err
 }
 
 // Verify returns how the namespace differs from want. It writes nothing.

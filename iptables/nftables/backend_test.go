@@ -107,7 +107,7 @@ func TestNftTextLoadsAsTheSameRules(t *testing.T) {
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			ns := kerneltest.New(t)
-			err := ns.Do(func() error {
+			err := ns.Inside(func() error {
 				out, err := exec.CommandContext(t.Context(), nft, "-f", file).CombinedOutput()
 				if err != nil {
 					t.Errorf("nft -f %s: %s", file, out)
@@ -229,7 +229,7 @@ func TestRemoveTakesAwayOnlyOurs(t *testing.T) {
 // listRuleset is all tables and all addresses of lo, with a foreign table made first.
 func listRuleset(t *testing.T, ns *netns.NS) (out string) {
 	t.Helper()
-	err := ns.Do(func() error {
+	err := ns.Inside(func() error {
 		script := "nft add table inet foreign; nft add chain inet foreign c; nft list ruleset; ip -o addr show lo"
 		b, err := exec.CommandContext(t.Context(), "sh", "-ec", script).CombinedOutput()
 		out = string(b)

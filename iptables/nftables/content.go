@@ -55,7 +55,7 @@ func readRules(ctx context.Context, ns *netns.NS, o outline, more func(chain str
 	out := map[string][]sum{}
 	generation, _ := o.generation()
 	err := list(ctx, ns, rulesOf(o.name), func(b []byte) error {
-		chain := text(find(b, unix.NFTA_RULE_CHAIN))
+		chain := rawnetlink.Name(find(b, unix.NFTA_RULE_CHAIN))
 		out[chain] = append(out[chain], sha256.Sum256(canonicalRule(b, generation)))
 		if !more(chain, len(out[chain])) {
 			return errTooMuch
@@ -112,14 +112,14 @@ func canonicalRule(rule []byte, generation string) (out []byte) {
 }
 
 func canonicalExpr(out, e []byte, generation string) []byte {
-	switch name := find(e, unix.NFTA_EXPR_NAME); text(name) {
+	switch name := find(e, unix.NFTA_EXPR_NAME); rawnetlink.Name(name) {
 	case "counter":
 		return append(out, rawnetlink.Bytes(unix.NFTA_EXPR_NAME, name)...)
 	case "lookup":
 		out = append(out, rawnetlink.Bytes(unix.NFTA_EXPR_NAME, name)...)
 		for kind, data := range rawnetlink.Each(find(e, unix.NFTA_EXPR_DATA)) {
 			if kind == unix.NFTA_LOOKUP_SET {
-				data = []byte(strings.TrimSuffix(text(data), generation))
+				data = []byte(strings.TrimSuffix(rawnetlink.Name(data), generation))
 			}
 			out = append(out, rawnetlink.Bytes(kind, data)...)
 		}

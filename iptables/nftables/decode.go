@@ -15,7 +15,7 @@ type expression struct {
 	data []byte // its attributes
 }
 
-func (e expression) number(kind uint16) uint32 { return number(find(e.data, kind)) }
+func (e expression) number(kind uint16) uint32 { return rawnetlink.BigEndian(find(e.data, kind)) }
 
 // value returns the data inside an attribute (NFTA_DATA_VALUE).
 func (e expression) value(kind uint16) []byte { return find(find(e.data, kind), unix.NFTA_DATA_VALUE) }
@@ -25,7 +25,7 @@ func (e expression) value(kind uint16) []byte { return find(find(e.data, kind), 
 func decodeRule(rule []byte) iptables.Rule {
 	d := decoder{rule: iptables.Rule{Comment: comment(find(rule, unix.NFTA_RULE_USERDATA)), Uncounted: true}}
 	for _, data := range rawnetlink.Each(find(rule, unix.NFTA_RULE_EXPRESSIONS)) {
-		e := expression{name: text(find(data, unix.NFTA_EXPR_NAME)), data: find(data, unix.NFTA_EXPR_DATA)}
+		e := expression{name: rawnetlink.Name(find(data, unix.NFTA_EXPR_NAME)), data: find(data, unix.NFTA_EXPR_DATA)}
 		if !d.take(e) {
 			d.rule.Comment = fmt.Sprintf("not ours, expression %s: %s", printable(e.name), d.rule.Comment)
 			break
@@ -43,7 +43,7 @@ func comment(userdata []byte) string {
 			return ""
 		}
 		if kind == typeComment {
-			return text(userdata[2 : 2+size])
+			return rawnetlink.Name(userdata[2 : 2+size])
 		}
 		userdata = userdata[2+size:]
 	}
@@ -86,7 +86,7 @@ func (d *decoder) take(e expression) (known bool) {
 		d.rule.Conds = append(d.rule.Conds, c)
 		return known
 	case "lookup":
-		set := printable(baseName(text(find(e.data, unix.NFTA_LOOKUP_SET))))
+		set := printable(baseName(rawnetlink.Name(find(e.data, unix.NFTA_LOOKUP_SET))))
 		d.rule.Conds = append(d.rule.Conds, iptables.Cond{Field: d.field, Not: e.number(unix.NFTA_LOOKUP_FLAGS) != 0, Set: set})
 	case "counter":
 		packets, bytes := find(e.data, unix.NFTA_COUNTER_PACKETS), find(e.data, unix.NFTA_COUNTER_BYTES)
@@ -94,9 +94,9 @@ func (d *decoder) take(e expression) (known bool) {
 	case "immediate":
 		return d.immediate(e)
 	case "redir":
-		a.Verb, a.Port = iptables.Redirect, uint16(number(d.number))
+		a.Verb, a.Port = iptables.Redirect, uint16(rawnetlink.BigEndian(d.number))
 	case "tproxy":
-		a.Verb, a.Port = iptables.TProxy, uint16(number(d.number))
+		a.Verb, a.Port = iptables.TProxy, uint16(rawnetlink.BigEndian(d.number))
 	default:
 		return false
 	}
@@ -111,7 +111,7 @@ func (d *decoder) load(e expression) (known bool) {
 
 // limit reads a limit of a range of users: the first one begins a condition, the second one completes it.
 func (d *decoder) limit(e expression) (known bool) {
-	user, last := number(e.value(unix.NFTA_CMP_DATA)), len(d.rule.Conds)-1
+	user, last := rawnetlink.BigEndian(e.value(unix.NFTA_CMP_DATA)), len(d.rule.Conds)-1
 	switch e.number(unix.NFTA_CMP_OP) {
 	case unix.NFT_CMP_GTE:
 		d.rule.Conds = append(d.rule.Conds, iptables.Cond{Field: d.field, Num: user})
@@ -156,13 +156,13 @@ func (d *decoder) immediate(e expression) (known bool) {
 	}
 	verdict := find(find(e.data, unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VERDICT)
 	a := &d.rule.Action
-	switch code := int32(number(find(verdict, unix.NFTA_VERDICT_CODE))); {
+	switch code := int32(rawnetlink.BigEndian(find(verdict, unix.NFTA_VERDICT_CODE))); {
 	case code == verdictDrop:
 		a.Verb = iptables.Drop
 	case code == unix.NFT_JUMP:
-		a.Verb, a.Chain = iptables.Jump, printable(text(find(verdict, unix.NFTA_VERDICT_CHAIN)))
+		a.Verb, a.Chain = iptables.Jump, printable(rawnetlink.Name(find(verdict, unix.NFTA_VERDICT_CHAIN)))
 	case code == unix.NFT_GOTO:
-		a.Verb, a.Chain = iptables.Goto, printable(text(find(verdict, unix.NFTA_VERDICT_CHAIN)))
+		a.Verb, a.Chain = iptables.Goto, printable(rawnetlink.Name(find(verdict, unix.NFTA_VERDICT_CHAIN)))
 	case code != unix.NFT_RETURN:
 		return false
 	case a.Verb == 0:

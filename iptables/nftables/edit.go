@@ -87,24 +87,16 @@ func meet(chains []iptables.Chain, a, b iptables.Set) bool {
 
 // lacking returns the set a with the elements that b does not have.
 func lacking(a, b iptables.Set) iptables.Set {
-	prefixes := func(a, b netip.Prefix) int {
-		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-	}
-	a.Ports, a.Prefixes = difference(a.Ports, b.Ports, cmp.Compare), difference(a.Prefixes, b.Prefixes, prefixes)
+	a.Ports, a.Prefixes = difference(a.Ports, b.Ports, cmp.Compare), difference(a.Prefixes, b.Prefixes, netip.Prefix.Compare)
 	return a
 }
 
-// difference returns what is in a and not in b. Both are sorted.
-func difference[E any](a, b []E, compare func(E, E) int) (out []E) {
-	for _, e := range a {
-		for len(b) > 0 && compare(b[0], e) < 0 {
-			b = b[1:]
-		}
-		if len(b) == 0 || compare(b[0], e) != 0 {
-			out = append(out, e)
-		}
-	}
-	return out
+// difference returns what is in a and not in b, which is sorted.
+func difference[E any](a, b []E, compare func(E, E) int) []E {
+	return slices.DeleteFunc(slices.Clone(a), func(e E) bool {
+		_, in := slices.BinarySearchFunc(b, e, compare)
+		return in
+	})
 }
 
 // overlap reports whether any prefix of one list overlaps one of the other. Both are canonical.

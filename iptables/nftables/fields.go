@@ -9,6 +9,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 )
 
@@ -82,7 +83,7 @@ func fieldOf(e expression) (field iptables.Field, ok bool) {
 	case "meta":
 		return keyOf(metas(), expr.MetaKey(e.number(unix.NFTA_META_KEY)))
 	case "ct":
-		if expr.CtKey(e.number(unix.NFTA_CT_KEY)) == expr.CtKeyPROTOSRC && number(find(e.data, unix.NFTA_CT_DIRECTION)) == iptables.Reply {
+		if expr.CtKey(e.number(unix.NFTA_CT_KEY)) == expr.CtKeyPROTOSRC && rawnetlink.BigEndian(find(e.data, unix.NFTA_CT_DIRECTION)) == iptables.Reply {
 			return iptables.ReplySrcPort, true
 		}
 		return keyOf(cts(), expr.CtKey(e.number(unix.NFTA_CT_KEY)))
@@ -152,7 +153,7 @@ func mask(c iptables.Cond) []byte {
 func setValue(c *iptables.Cond, data, mask []byte) (ok bool) {
 	switch c.Field {
 	case iptables.InIface, iptables.OutIface:
-		c.Text = text(data)
+		c.Text = rawnetlink.Name(data)
 		return true
 	case iptables.SrcAddr, iptables.DstAddr:
 		a, ok := netip.AddrFromSlice(data)
@@ -165,7 +166,7 @@ func setValue(c *iptables.Cond, data, mask []byte) (ok bool) {
 	case iptables.State, iptables.Status:
 		data = mask
 	case iptables.SrcPort, iptables.DstPort, iptables.ReplySrcPort:
-		c.Num = number(data)
+		c.Num = rawnetlink.BigEndian(data)
 		return true
 	default:
 	}

@@ -129,7 +129,7 @@ func script(text string) func(*testing.T, *netns.NS) {
 	return func(t *testing.T, ns *netns.NS) {
 		t.Helper()
 		tool := kerneltest.ProgramPath(t, "nft")
-		err := ns.Do(func() error {
+		err := ns.Inside(func() error {
 			cmd := exec.CommandContext(t.Context(), tool, "-f", "-")
 			cmd.Stdin = strings.NewReader(strings.ReplaceAll(text, "T", "inet "+iptables.TableName))
 			out, err := cmd.CombinedOutput()

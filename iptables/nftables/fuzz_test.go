@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 )
 
@@ -74,7 +75,7 @@ func FuzzPrefixes(f *testing.F) {
 		_ = prefixes(all[n:], all[:n])
 		var ports []uint16
 		for chunk := range slices.Chunk(b, 2) {
-			ports = append(ports, uint16(number(chunk)))
+			ports = append(ports, uint16(rawnetlink.BigEndian(chunk)))
 		}
 		n = min(int(ends), len(ports))
 		_ = portRanges(ports[n:], ports[:n])

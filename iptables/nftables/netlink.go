@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -98,20 +97,6 @@ func find(b []byte, kind uint16) []byte {
 		}
 	}
 	return nil
-}
-
-// text returns a string up to its terminating zero.
-func text(b []byte) string {
-	s, _, _ := strings.Cut(string(b), "\x00")
-	return s
-}
-
-// number reads a number in network byte order, from as many bytes as there are, up to four.
-func number(b []byte) (n uint32) {
-	for _, x := range b[:min(len(b), 4)] {
-		n = n<<8 | uint32(x)
-	}
-	return n
 }
 
 // native reads a number in the machine's byte order, from as many bytes as there are, up to four.

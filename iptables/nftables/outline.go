@@ -41,7 +41,7 @@ func (o outline) exists() bool { return o.table != "" }
 
 func (o outline) flags() uint32 { return tableFlags([]byte(o.table)) }
 
-func tableFlags(table []byte) uint32 { return number(find(table, unix.NFTA_TABLE_FLAGS)) }
+func tableFlags(table []byte) uint32 { return rawnetlink.BigEndian(find(table, unix.NFTA_TABLE_FLAGS)) }
 
 // owned reports whether a process of the pod owns the table: then it holds nothing of ours.
 func (o outline) owned() bool { return o.flags()&rawnetlink.TableOwner != 0 }
@@ -99,7 +99,7 @@ func readTable(ctx context.Context, ns *netns.NS, name string) (o outline, err e
 		return err
 	})
 	// What cannot be read is not ours.
-	o.foreign = err != nil || int(number(find(answers[0], unix.NFTA_TABLE_USE))) != len(o.chains)+len(o.sets)
+	o.foreign = err != nil || int(rawnetlink.BigEndian(find(answers[0], unix.NFTA_TABLE_USE))) != len(o.chains)+len(o.sets)
 	return o, timedOut(ctx, err)
 }
 
@@ -109,7 +109,7 @@ func readSets(ctx context.Context, ns *netns.NS, table string) (map[string]strin
 		if len(sets) == maxSets {
 			return errTooMuch
 		}
-		sets[text(find(b, unix.NFTA_SET_NAME))] = without(b, unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME, setHandle, setPad, setCount)
+		sets[rawnetlink.Name(find(b, unix.NFTA_SET_NAME))] = without(b, unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME, setHandle, setPad, setCount)
 		return nil
 	})
 	return sets, err

@@ -58,14 +58,14 @@ func showSet(ctx context.Context, ns *netns.NS, o outline, name string) (set ipt
 		for _, e := range rawnetlink.Each(find(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 			key := find(find(e, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE)
 			a, isAddr := netip.AddrFromSlice(key)
-			isEnd := number(find(e, unix.NFTA_SET_ELEM_FLAGS))&unix.NFT_SET_ELEM_INTERVAL_END != 0
+			isEnd := rawnetlink.BigEndian(find(e, unix.NFTA_SET_ELEM_FLAGS))&unix.NFT_SET_ELEM_INTERVAL_END != 0
 			switch {
 			case len(set.Ports)+len(portEnds)+len(starts)+len(ends) >= maxShownElements:
 				return errTooMuch
 			case !isAddr && isEnd:
-				portEnds = append(portEnds, uint16(number(key)))
+				portEnds = append(portEnds, uint16(rawnetlink.BigEndian(key)))
 			case !isAddr:
-				set.Ports = append(set.Ports, uint16(number(key)))
+				set.Ports = append(set.Ports, uint16(rawnetlink.BigEndian(key)))
 			case isEnd:
 				ends = append(ends, a)
 			default:
@@ -74,14 +74,14 @@ func showSet(ctx context.Context, ns *netns.NS, o outline, name string) (set ipt
 		}
 		return nil
 	})
-	switch number(find([]byte(o.sets[name]), unix.NFTA_SET_KEY_TYPE)) {
+	switch rawnetlink.BigEndian(find([]byte(o.sets[name]), unix.NFTA_SET_KEY_TYPE)) {
 	case typeIPv4:
 		set.Kind = iptables.IPv4Set
 	case typeIPv6:
 		set.Kind = iptables.IPv6Set
 	}
 	slices.Sort(set.Ports)
-	if set.Kind == iptables.PortSet && number(find([]byte(o.sets[name]), unix.NFTA_SET_FLAGS))&unix.NFT_SET_INTERVAL != 0 {
+	if set.Kind == iptables.PortSet && rawnetlink.BigEndian(find([]byte(o.sets[name]), unix.NFTA_SET_FLAGS))&unix.NFT_SET_INTERVAL != 0 {
 		set.Kind, set.Ranges, set.Ports = iptables.RangeSet, portRanges(set.Ports, portEnds), nil
 	}
 	set.Prefixes = prefixes(starts, ends)
@@ -132,7 +132,7 @@ func showRules(ctx context.Context, ns *netns.NS, table string, out *iptables.Ru
 	count := 0
 	var last *iptables.Chain
 	err := list(ctx, ns, rulesOf(table), func(b []byte) error {
-		name := text(find(b, unix.NFTA_RULE_CHAIN))
+		name := rawnetlink.Name(find(b, unix.NFTA_RULE_CHAIN))
 		if last == nil || last.Name != printable(name) {
 			last = chainIn(out, printable(name))
 		}
@@ -161,7 +161,7 @@ func chainIn(out *iptables.Ruleset, name string) *iptables.Chain {
 // decodeChain returns a chain without its rules.
 func decodeChain(name, attrs string) iptables.Chain {
 	list := []byte(attrs)
-	out := iptables.Chain{Name: name, Type: iptables.ChainType(printable(text(find(list, unix.NFTA_CHAIN_TYPE))))}
+	out := iptables.Chain{Name: name, Type: iptables.ChainType(printable(rawnetlink.Name(find(list, unix.NFTA_CHAIN_TYPE))))}
 	hook := find(list, unix.NFTA_CHAIN_HOOK)
 	number, priority := find(hook, unix.NFTA_HOOK_HOOKNUM), find(hook, unix.NFTA_HOOK_PRIORITY)
 	if len(number) != 4 || len(priority) != 4 {

@@ -66,7 +66,7 @@ func shown(data string) string {
 	case data == "":
 		return "none"
 	case len(data) == 4 && printable(name) != name:
-		return strconv.FormatUint(uint64(number([]byte(data))), 10)
+		return strconv.FormatUint(uint64(rawnetlink.BigEndian([]byte(data))), 10)
 	case printable(name) == name:
 		return name
 	case len(data) > most:

@@ -10,7 +10,7 @@ import (
 
 func TestReadPolicy_rulesChangeMeanwhile_readsAgain(t *testing.T) {
 	ns := kerneltest.New(t)
-	end(t, prepare(t, ns, tproxy()).Finish())
+	change(t, ns, tproxy())
 	open(t, ns, func(n *namespace) error {
 		marked := kerneltest.InterruptDump(t, ns, n.conn.Fd(), unix.NETLINK_ROUTE)
 		if err := n.readPolicy(); err != nil || !marked() || len(n.completeRoutes()) == 0 {

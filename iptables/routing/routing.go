@@ -54,40 +54,34 @@ func AddressDrift(ns *netns.NS, want iptables.Ruleset) (drift iptables.Drift, er
 	return drift, err
 }
 
-// Change is a change of addresses and routes that is under way. The rules that need them are written after Prepare and before Finish. If they
-// cannot be written, what was added stays: it does nothing without them, and the next change finds it.
-type Change struct {
-	ns       *netns.NS
-	want     []iptables.PolicyRoute
-	unwanted bool  // there are rules or routes of ours that are not wanted
-	left     error // routes were left that should be removed
-}
-
-// Prepare adds the addresses and routes of want that are missing. Call it before the rules that need them are written. It sets lo up
-// if it is down, as the container runtime will do soon: without it the kernel accepts no IPv6 route.
-func Prepare(ns *netns.NS, want iptables.Ruleset) (Change, error) {
-	c := Change{ns: ns, want: want.Routing}
+// Around adds the addresses and routes of want that are missing, calls write for the rules that need them, and then removes our routes that are not
+// wanted. If write fails, what was added stays: it does nothing without rules, and the next change finds it. Around sets lo up if it is
+// down, as the container runtime will do soon: without it the kernel accepts no IPv6 route. It returns an error if a table of ours holds
+// more foreign routes than were removed.
+func Around(ns *netns.NS, want iptables.Ruleset, write func() error) error {
+	var unwanted bool
+	var left error
 	err := within(ns, func(n *namespace) (err error) {
 		if err := n.setLoUp(); err != nil {
 			return err
 		}
-		c.unwanted = len(n.otherRoutes(want.Routing)) > 0
+		unwanted = len(n.otherRoutes(want.Routing)) > 0
 		if err = n.addLoopback(want.Loopback); err == nil {
 			err = n.addPolicy(want.Routing)
 		}
-		c.left = unfinished(n.policy)
+		left = unfinished(n.policy)
 		return err
 	})
-	return c, err
-}
-
-// Finish removes our routes that are not wanted. Call it when the rules that needed them are gone. It returns an error if a table of ours
-// holds more foreign routes than were removed.
-func (c Change) Finish() error {
-	if !c.unwanted {
-		return c.left
+	if err == nil {
+		err = write()
 	}
-	return within(c.ns, func(n *namespace) error { return errors.Join(n.removeOthers(c.want), unfinished(n.policy)) })
+	switch {
+	case err != nil:
+		return err
+	case !unwanted:
+		return left
+	}
+	return within(ns, func(n *namespace) error { return errors.Join(n.removeOthers(want.Routing), unfinished(n.policy)) })
 }
 
 // Remove removes everything that may be ours, and reports whether it found any. Addresses stay if another project has rules in

@@ -21,13 +21,11 @@ func tproxy() iptables.Ruleset {
 	return iptables.Ruleset{Loopback: iptables.LoopbackAddrs(), Routing: iptables.PolicyRoutes()}
 }
 
-func prepare(t *testing.T, ns *netns.NS, want iptables.Ruleset) Change {
+func noRules() error { return nil }
+
+func change(t *testing.T, ns *netns.NS, want iptables.Ruleset) {
 	t.Helper()
-	c, err := Prepare(ns, want)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	end(t, Around(ns, want, noRules))
 }
 
 func end(t *testing.T, err error) {
@@ -73,13 +71,9 @@ func pieces(t *testing.T, ns *netns.NS) (count int) {
 
 func TestRoutesComeBeforeTheRulesAndGoAfterThem(t *testing.T) {
 	ns := kerneltest.New(t)
-	c := prepare(t, ns, tproxy())
-	wantRead(t, ns, "prepared", tproxy())
-	end(t, c.Finish())
+	end(t, Around(ns, tproxy(), func() error { wantRead(t, ns, "prepared", tproxy()); return nil }))
 	wantRead(t, ns, "finished", tproxy())
-	c = prepare(t, ns, redirect())
-	wantRead(t, ns, "prepared for rules that need no route", tproxy())
-	end(t, c.Finish())
+	end(t, Around(ns, redirect(), func() error { wantRead(t, ns, "prepared for rules that need no route", tproxy()); return nil }))
 	wantRead(t, ns, "finished without the route", redirect())
 	if n := pieces(t, ns); n != 0 {
 		t.Errorf("%d pieces of a route are left", n)
@@ -127,11 +121,11 @@ func TestPrepare_spoiltRoutes_areRepaired(t *testing.T) {
 		for _, next := range []iptables.Ruleset{tproxy(), redirect()} {
 			t.Run(fmt.Sprintf("%s, %d wanted", name, len(next.Routing)), func(t *testing.T) {
 				ns := kerneltest.New(t)
-				end(t, prepare(t, ns, tproxy()).Finish())
+				change(t, ns, tproxy())
 				complete := pieces(t, ns)
 				kerneltest.Shell(t, ns, spoil, "")
 				wantRead(t, ns, "spoilt", redirect())
-				end(t, prepare(t, ns, next).Finish())
+				change(t, ns, next)
 				wantRead(t, ns, "mended", next)
 				if n := pieces(t, ns); n != complete*len(next.Routing) {
 					t.Errorf("%d pieces are there; there were %d\n%s", n, complete, kerneltest.Shell(t, ns, "ip rule; ip -6 rule; ip route show table all", ""))
@@ -149,7 +143,7 @@ func TestPrepare_foreignRoutes_stay(t *testing.T) {
 ip $f rule add pref 1000 fwmark 1337 lookup 134; ip $f rule add pref 7 fwmark 1337 blackhole; done`, "")
 	before := kerneltest.Shell(t, ns, look, "")
 	for _, next := range []iptables.Ruleset{tproxy(), redirect(), tproxy()} {
-		end(t, prepare(t, ns, next).Finish())
+		change(t, ns, next)
 		wantRead(t, ns, "beside others", next)
 	}
 	if removed, err := Remove(t.Context(), ns); err != nil || !removed {
@@ -205,11 +199,11 @@ func front(t *testing.T, ns *netns.NS) {
 func TestRead_moreRulesInFrontThanAreRead_findsOurs(t *testing.T) {
 	ns := kerneltest.New(t)
 	const look = "ip rule show pref 1000; ip -6 rule show pref 1000"
-	end(t, prepare(t, ns, tproxy()).Finish())
+	change(t, ns, tproxy())
 	complete, before := pieces(t, ns), kerneltest.Shell(t, ns, look, "")
 	front(t, ns)
 	wantRead(t, ns, "behind others", tproxy())
-	end(t, prepare(t, ns, tproxy()).Finish())
+	change(t, ns, tproxy())
 	if after := kerneltest.Shell(t, ns, look, ""); pieces(t, ns) != complete || after != before {
 		t.Errorf("%d pieces, want %d; rules %s, want %s", pieces(t, ns), complete, after, before)
 	}
@@ -218,7 +212,7 @@ func TestRead_moreRulesInFrontThanAreRead_findsOurs(t *testing.T) {
 	if left := kerneltest.Shell(t, ns, look, ""); left != "" {
 		t.Errorf("the look has left %s", left)
 	}
-	end(t, prepare(t, ns, tproxy()).Finish())
+	change(t, ns, tproxy())
 	wantRead(t, ns, "repaired", tproxy())
 	if removed, err := Remove(t.Context(), ns); err != nil || !removed || kerneltest.Shell(t, ns, look, "") != "" {
 		t.Errorf("removed %v, error %v, left %s", removed, err, kerneltest.Shell(t, ns, look, ""))
@@ -229,7 +223,7 @@ func TestRead_moreRulesInFrontThanAreRead_findsOurs(t *testing.T) {
 func TestFinish_moreRoutesThanAreRemoved_isAnError(t *testing.T) {
 	for _, next := range []iptables.Ruleset{tproxy(), redirect()} {
 		ns := kerneltest.New(t)
-		end(t, prepare(t, ns, tproxy()).Finish())
+		change(t, ns, tproxy())
 		complete := pieces(t, ns)
 		var b strings.Builder
 		for i := range 2 * maxRead {
@@ -238,10 +232,7 @@ func TestFinish_moreRoutesThanAreRemoved_isAnError(t *testing.T) {
 		kerneltest.Shell(t, ns, "ip -batch -", b.String())
 		unfinished := 0
 		for range 4 * kerneltest.Slowness() {
-			change, err := Prepare(ns, next)
-			if err == nil {
-				err = change.Finish()
-			}
+			err := Around(ns, next, noRules)
 			if err == nil {
 				break
 			}
@@ -262,7 +253,7 @@ func TestRemove_reportsWhetherAnythingWasThere(t *testing.T) {
 	for name, what := range map[string]iptables.Ruleset{"nothing": {}, "an address": redirect(), "a route": {Routing: iptables.PolicyRoutes()}} {
 		t.Run(name, func(t *testing.T) {
 			ns := kerneltest.New(t)
-			end(t, prepare(t, ns, what).Finish())
+			change(t, ns, what)
 			for _, want := range []bool{len(view(what)) > 0, false} {
 				removed, err := Remove(t.Context(), ns)
 				if err != nil || removed != want {

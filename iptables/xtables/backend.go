@@ -84,16 +84,13 @@ func (b *Backend) compare(ctx context.Context, ns *netns.NS, want iptables.Rules
 	return have, drift, err
 }
 
-// write replaces have by want. Addresses and routes are added before the rules that need them and removed after them.
+// write replaces have by want, with addresses and routes.
 func (b *Backend) write(ctx context.Context, ns *netns.NS, have snapshot, want iptables.Ruleset) (transactions int, err error) {
-	routes, err := routing.Prepare(ns, want)
-	if err != nil {
-		return 0, err
-	}
-	if transactions, err = b.restore(ctx, ns, have, wanted(have, want)); err != nil {
-		return 0, err
-	}
-	return transactions, routes.Finish()
+	err = routing.Around(ns, want, func() (err error) {
+		transactions, err = b.restore(ctx, ns, have, wanted(have, want))
+		return err
+	})
+	return transactions, err
 }
 
 // restore changes have into want, both families at the same time. It returns the number of nf_tables transactions: programs of the nft flavour
@@ -116,36 +113,32 @@ func (b *Backend) Verify(ctx context.Context, ns *netns.NS, want iptables.Rulese
 }
 
 // Yield removes our rules, and reports whether there were any. Tables of iptables stay, empty or with foreign rules. Addresses and routes stay:
-// the backend that has taken over needs them.
+// the backend that has taken over needs them. The nft flavour removes over netlink what its programs may not be able to read.
 func (b *Backend) Yield(ctx context.Context, ns *netns.NS) (removed bool, err error) {
 	var have snapshot
+	var left [][]rawnetlink.Request
 	err = ns.Alone(ctx, func() (none bool, err error) {
 		var ok bool
-		have, ok, err = b.held(ctx, ns, false)
-		if errors.Is(err, ErrUnusable) || have != nil && !ok { // the programs do not list chains of ours that are attached to a hook
-			var left [][]rawnetlink.Request
-			have = nil
-			left, err = b.unreadable(ns)
+		if b.programs.flavour == NFT {
+			left, err = overNetlink(ns)
 			ok = len(left) > 0
+		} else if have, ok, err = b.held(ctx, ns, false); errors.Is(err, ErrUnusable) { // what cannot be read does not count as ours
+			ok, err = false, nil
 		}
 		return !ok, err
 	}, func() error {
 		removed = true
-		if _, err := b.restore(ctx, ns, have, snapshot{}); err != nil && !errors.Is(err, ErrUnusable) {
-			return err
+		if b.programs.flavour == NFT {
+			return ns.Inside(func() error { return remove(left) })
 		}
-		left, err := b.unreadable(ns)
-		return errors.Join(err, ns.Inside(func() error { return remove(left) }))
+		_, err := b.restore(ctx, ns, have, snapshot{})
+		return err
 	})
 	return removed, err
 }
 
-// unreadable returns what removes our rules where the programs cannot read them. In tables of iptables-legacy, nothing that cannot be read
-// counts as ours.
-func (b *Backend) unreadable(ns *netns.NS) (all [][]rawnetlink.Request, err error) {
-	if b.programs.flavour == Legacy {
-		return nil, nil
-	}
+// overNetlink returns what removes our rules of the nft flavour.
+func overNetlink(ns *netns.NS) (all [][]rawnetlink.Request, err error) {
 	err = ns.Inside(func() error {
 		all, err = removals()
 		return err
@@ -156,7 +149,7 @@ func (b *Backend) unreadable(ns *netns.NS) (all [][]rawnetlink.Request, err erro
 // Present reports whether the namespace holds any rules of ours.
 func (b *Backend) Present(ctx context.Context, ns *netns.NS) (present bool, err error) {
 	if b.programs.flavour == NFT {
-		all, err := b.unreadable(ns)
+		all, err := overNetlink(ns)
 		return len(all) > 0, err
 	}
 	if _, present, err = b.held(ctx, ns, false); errors.Is(err, ErrUnusable) {

@@ -109,7 +109,7 @@ func mustHold(t testing.TB, b byPath, ns *netns.NS, r iptables.Ruleset) {
 func shell(t testing.TB, ns *netns.NS, script string) string {
 	t.Helper()
 	var out []byte
-	err := ns.Do(func() (err error) {
+	err := ns.Inside(func() (err error) {
 		out, err = exec.CommandContext(t.Context(), "sh", "-ec", script).Output()
 		return err
 	})
@@ -231,7 +231,7 @@ func TestBackend_eachCall_startsFewProcesses(t *testing.T) {
 			if removed, err := b.Remove(t.Context(), ns.Path()); err != nil || !removed {
 				t.Error(removed, err)
 			}
-			expect("remove", all)
+			expect("remove", map[Flavour][]string{NFT: nil, Legacy: all}[flavour])
 			if present, err := b.Present(t.Context(), kerneltest.New(t).Path()); err != nil || present {
 				t.Error(present, err)
 			}

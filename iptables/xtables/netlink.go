@@ -90,7 +90,7 @@ func readChains() (found []nftTable, err error) {
 	return found, nil
 }
 
-// removals returns what takes our chains and jumps away where the programs cannot read them. The jumps and all rules in our chains go in one
+// removals returns what takes our chains and jumps away, whether the programs can read them or not. The jumps and all rules in our chains go in one
 // transaction a table; a chain that foreign rules jump to stays, empty, and then counts as foreign.
 func removals() (all [][]rawnetlink.Request, err error) {
 	tables, err := readChains()

@@ -1,6 +1,7 @@
 package xtables
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -104,23 +105,23 @@ func stages(t *testing.T, b byPath, pod *netns.NS, want iptables.Ruleset, look f
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := routing.Prepare(pod, want); err != nil {
-		t.Fatal(err)
-	}
 	goal := wanted(have, want)
-	for stage := range 4 {
-		look()
-		err := eachFamily(pod, func(family uint32) error {
-			all := blocks(plan(have[family], goal[family]))
-			if stage >= len(all) {
-				return nil
-			}
-			_, err := b.own.programs.run(t.Context(), all[stage], b.own.programs.tools[family].restore, "--noflush")
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
+	err = routing.Around(pod, want, func() (err error) {
+		for stage := range 4 {
+			look()
+			err = errors.Join(err, eachFamily(pod, func(family uint32) error {
+				all := blocks(plan(have[family], goal[family]))
+				if stage >= len(all) {
+					return nil
+				}
+				_, err := b.own.programs.run(t.Context(), all[stage], b.own.programs.tools[family].restore, "--noflush")
+				return err
+			}))
 		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	now, err := b.own.read(t.Context(), pod, false)
 	for family := range now {

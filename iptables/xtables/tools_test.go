@@ -70,7 +70,7 @@ func TestPreference_legacyTablesOfTheNode_comeFirst(t *testing.T) {
 	ns := kerneltest.New(t)
 	kerneltest.ProgramPath(t, "ip6tables-legacy")
 	shell(t, ns, "ip6tables-legacy -t mangle -N X")
-	err := ns.Do(func() error {
+	err := ns.Inside(func() error {
 		if names := legacyTables(ownProc, iptables.IPv4, iptables.IPv6); strings.Join(names, " ") != "mangle" {
 			t.Errorf("tables %q", names)
 		}
@@ -107,7 +107,7 @@ func TestProgramsAreFoundByAnyOfTheirNames(t *testing.T) {
 	}
 }
 
-// The image without iptables can tell that there are rules, and says what it lacks to take them away.
+// The image without iptables can tell that there are rules of the nft flavour, and takes them away. It says what it lacks to make some.
 func TestWithoutProgramsTheMissingOneIsNamed(t *testing.T) {
 	ns := kerneltest.New(t)
 	mustApply(t, newBackend(t, NFT), ns, rules(t, nil))
@@ -118,11 +118,13 @@ func TestWithoutProgramsTheMissingOneIsNamed(t *testing.T) {
 	if present, err := b.Present(t.Context(), ns.Path()); err != nil || !present {
 		t.Error(present, err)
 	}
-	_, errYield := b.Yield(t.Context(), ns.Path())
+	if removed, err := b.Yield(t.Context(), ns.Path()); err != nil || !removed {
+		t.Errorf("removed %v, error %v", removed, err)
+	}
 	_, errApply := b.Apply(t.Context(), ns.Path(), rules(t, nil))
 	_, errProbe := b.own.Probe(t.Context(), rules(t, nil))
 	_, _, errDetect := Detect(t.Context(), Config{}, rules(t, nil))
-	for _, err := range []error{errYield, errApply, errProbe, errDetect} {
+	for _, err := range []error{errApply, errProbe, errDetect} {
 		if err == nil || !strings.Contains(err.Error(), "-nft-restore") {
 			t.Errorf("%v does not name the program", err)
 		}

@@ -61,7 +61,7 @@ func (l *connections) ended() bool {
 func (l *connections) connect(t *testing.T, from *netns.NS, to string, requests int) {
 	t.Helper()
 	var conn net.Conn
-	err := from.Do(func() (err error) {
+	err := from.Inside(func() (err error) {
 		conn, err = net.DialTimeout("tcp", to, 3*time.Second)
 		return err
 	})

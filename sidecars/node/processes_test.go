@@ -195,7 +195,7 @@ func (p *processes) Create(_ context.Context, s sidecar.Spec) (string, error) {
 	}
 	one.cmd = p.command(s)
 	one.cmd.Stdout, one.cmd.Stderr = logWriter{p, one.Epoch}, logWriter{p, one.Epoch}
-	if err := cmp.Or(p.pods[s.Sandbox], p.ns).Do(one.cmd.Start); err != nil {
+	if err := cmp.Or(p.pods[s.Sandbox], p.ns).Inside(one.cmd.Start); err != nil {
 		return "", err
 	}
 	one.State = sidecar.Running

@@ -62,7 +62,7 @@ func (n *sharingNode) startLoad(t *testing.T) *sharedLoad {
 // repeat makes one connection after the other, on one thread in a namespace, each of which talks a number of times.
 func (l *sharedLoad) repeat(from *netns.NS, to string, whole, lost *atomic.Int64, talks func() int) {
 	l.working.Go(func() {
-		_ = from.Do(func() error {
+		_ = from.Inside(func() error {
 			for !l.ended() {
 				if err := l.talk(to, talks()); err != nil {
 					lost.Add(1)

@@ -182,7 +182,7 @@ func (p *realProxy) start(t *testing.T, command string) *daemonPod {
 	d.cmd.Env = append(os.Environ(), "POD_UID="+d.Pod)
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Gid: 1337}}
 	d.cmd.Cancel = func() error { return d.cmd.Process.Signal(syscall.SIGTERM) } // the first process ends its workers
-	if err := kerneltest.New(t).Do(d.cmd.Start); err != nil {
+	if err := kerneltest.New(t).Inside(d.cmd.Start); err != nil {
 		t.Fatal(err)
 	}
 	go func() { _ = d.cmd.Wait(); close(d.done) }()

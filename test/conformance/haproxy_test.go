@@ -156,7 +156,7 @@ func (w world) runProxy(t *testing.T, haproxy string) (log string) {
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1337, Gid: 1337}}
 	cmd.Dir = dir // HAProxy ends where it may not be, as in a checkout in /root
-	if err := w.pod().Do(cmd.Start); err != nil {
+	if err := w.pod().Inside(cmd.Start); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { stop(); _ = cmd.Wait(); _ = out.Close() })

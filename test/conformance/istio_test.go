@@ -38,7 +38,7 @@ for f in -4 -6; do ip $f rule add fwmark 1337 lookup 133; ip $f route add local 
 
 func program(t *testing.T, ns *netns.NS, input, name string, args ...string) {
 	t.Helper()
-	err := ns.Do(func() error {
+	err := ns.Inside(func() error {
 		cmd := exec.CommandContext(t.Context(), kerneltest.ProgramPath(t, name), args...)
 		cmd.Stdin = strings.NewReader(input)
 		out, err := cmd.CombinedOutput()

@@ -116,7 +116,7 @@ func runSetGID(t *testing.T, space *netns.NS, noNewPrivs bool) string {
 		run = "exec " + kerneltest.ProgramPath(t, "setpriv") + " --no-new-privs ./own"
 	}
 	var out []byte
-	err = space.Do(func() error {
+	err = space.Inside(func() error {
 		cmd := exec.CommandContext(t.Context(), "sh", "-ec", "cp given own; chgrp 1337 own; chmod 2755 own; "+run+" -test.run='^TestDialer$'")
 		cmd.Dir, cmd.Env = dir, append(os.Environ(), dialer+"=1")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000, Groups: []uint32{1337}}}

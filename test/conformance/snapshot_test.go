@@ -18,7 +18,7 @@ func (w world) snapshot(t *testing.T) string {
 	script := "nft list ruleset | grep -vE '" + empty + `'; cat /proc/self/net/ip_tables_names /proc/self/net/ip6_tables_names 2>/dev/null
 ip rule; ip -6 rule; ip route show table 15006 2>/dev/null; ip -6 route show table 15006 2>/dev/null; ip -o addr show lo`
 	var out []byte
-	err := w.pod().Do(func() (err error) {
+	err := w.pod().Inside(func() (err error) {
 		out, err = exec.CommandContext(t.Context(), "sh", "-c", script+"; true").CombinedOutput()
 		return err
 	})

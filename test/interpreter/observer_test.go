@@ -105,7 +105,7 @@ func (o *observer) read(t *testing.T, hook iptables.Hook) map[uint32]seen {
 
 func linkOf(t *testing.T, ns *netns.NS, name string) (link netlink.Link) {
 	t.Helper()
-	if err := ns.Do(func() (err error) {
+	if err := ns.Inside(func() (err error) {
 		link, err = netlink.LinkByName(name)
 		return err
 	}); err != nil {

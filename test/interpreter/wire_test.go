@@ -189,7 +189,7 @@ func newWire(t *testing.T) *wire {
 		metric++
 	}
 	kerneltest.Shell(t, pod, script, "")
-	if err := world.Do(func() (err error) {
+	if err := world.Inside(func() (err error) {
 		w.toPod, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		return err
 	}); err != nil {

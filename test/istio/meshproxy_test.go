@@ -63,7 +63,7 @@ func (p *meshPod) start(t *testing.T, env ...string) *proxy {
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: &syscall.Credential{Uid: 1337, Gid: 1337}}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
-	if err := p.ns.Do(cmd.Start); err != nil {
+	if err := p.ns.Inside(cmd.Start); err != nil {
 		t.Fatal(err)
 	}
 	started := &proxy{pod: p, cmd: cmd, ended: make(chan error, 1), admin: admin, statusAt: fmt.Sprintf("%s:%d", p.ip, status)}
@@ -82,7 +82,7 @@ func (p *meshPod) start(t *testing.T, env ...string) *proxy {
 func (x *proxy) awaitReady(t *testing.T) {
 	t.Helper()
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (c net.Conn, err error) {
-		errDo := x.pod.world.node.Do(func() error { c, err = new(net.Dialer).DialContext(ctx, network, address); return err })
+		errDo := x.pod.world.node.Inside(func() error { c, err = new(net.Dialer).DialContext(ctx, network, address); return err })
 		if err == nil {
 			err = errDo
 		}

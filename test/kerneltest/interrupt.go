@@ -20,7 +20,7 @@ func InterruptDump(t testing.TB, ns *netns.NS, fd, protocol int) (marked func() 
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 	must(t, err)
 	var pair [2]int
-	must(t, ns.Do(func() (err error) { // the reader's end has the namespace's cookie
+	must(t, ns.Inside(func() (err error) { // the reader's end has the namespace's cookie
 		pair, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 		return err
 	}))

@@ -35,7 +35,7 @@ func New(t testing.TB) *netns.NS {
 	ns, err := netns.New()
 	must(t, err)
 	t.Cleanup(func() { must(t, ns.Close()) })
-	must(t, ns.Do(func() error {
+	must(t, ns.Inside(func() error {
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
 			return err
@@ -102,7 +102,7 @@ func NeedOwnedTables(t testing.TB) {
 	t.Helper()
 	ns, nft := New(t), ProgramPath(t, "nft")
 	var out []byte
-	err := ns.Do(func() (err error) {
+	err := ns.Inside(func() (err error) {
 		out, err = exec.CommandContext(t.Context(), nft, "add table inet x { flags owner; }").CombinedOutput()
 		return err
 	})
@@ -127,7 +127,7 @@ func Patience(limit time.Duration) time.Duration { return limit * time.Duration(
 func Shell(t testing.TB, ns *netns.NS, script, input string) string {
 	t.Helper()
 	var out []byte
-	err := ns.Do(func() (err error) {
+	err := ns.Inside(func() (err error) {
 		cmd := exec.CommandContext(t.Context(), "sh", "-ec", script)
 		cmd.Stdin = strings.NewReader(input)
 		out, err = cmd.CombinedOutput()

@@ -17,7 +17,7 @@ import (
 // JoinByVeth joins two namespaces by a veth pair and puts both ends up.
 func JoinByVeth(t testing.TB, a *netns.NS, nameA string, b *netns.NS, nameB string) {
 	t.Helper()
-	must(t, a.Do(func() error {
+	must(t, a.Inside(func() error {
 		return netlink.LinkAdd(&netlink.Veth{
 			LinkAttrs: netlink.LinkAttrs{Name: nameA}, PeerName: nameB, PeerNamespace: netlink.NsFd(b.Fd()),
 		})
@@ -28,7 +28,7 @@ func JoinByVeth(t testing.TB, a *netns.NS, nameA string, b *netns.NS, nameB stri
 	for ns, name := range map[*netns.NS]string{a: nameA, b: nameB} {
 		Eventually(t, name+" is up", func() bool {
 			up := false
-			must(t, ns.Do(func() error {
+			must(t, ns.Inside(func() error {
 				link, err := netlink.LinkByName(name)
 				up = err == nil && link.Attrs().OperState == netlink.OperUp
 				return err
@@ -56,7 +56,7 @@ func Eventually(t testing.TB, what string, condition func() bool) {
 func AddAddresses(t testing.TB, ns *netns.NS, name string, addrs ...string) {
 	t.Helper()
 	var added []net.IP
-	must(t, ns.Do(func() error {
+	must(t, ns.Inside(func() error {
 		link, err := netlink.LinkByName(name)
 		if err != nil {
 			return err
@@ -83,7 +83,7 @@ func AddAddresses(t testing.TB, ns *netns.NS, name string, addrs ...string) {
 	for _, ip := range added {
 		Eventually(t, ip.String()+" is local", func() bool {
 			local := false
-			must(t, ns.Do(func() error {
+			must(t, ns.Inside(func() error {
 				routes, err := netlink.RouteGet(ip)
 				local = err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
 				return nil
@@ -98,7 +98,7 @@ func AddRoute(t testing.TB, ns *netns.NS, dst, gateway string) {
 	t.Helper()
 	_, to, err := net.ParseCIDR(dst)
 	must(t, err)
-	must(t, ns.Do(func() error { return netlink.RouteAdd(&netlink.Route{Dst: to, Gw: net.ParseIP(gateway)}) }))
+	must(t, ns.Inside(func() error { return netlink.RouteAdd(&netlink.Route{Dst: to, Gw: net.ParseIP(gateway)}) }))
 }
 
 // AddLocalRoute makes every address of dst local to the namespace.
@@ -106,7 +106,7 @@ func AddLocalRoute(t testing.TB, ns *netns.NS, dst string) {
 	t.Helper()
 	_, to, err := net.ParseCIDR(dst)
 	must(t, err)
-	must(t, ns.Do(func() error {
+	must(t, ns.Inside(func() error {
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
 			return err
@@ -120,5 +120,5 @@ func AddLocalRoute(t testing.TB, ns *netns.NS, dst string) {
 // Sysctl sets a variable below /proc/sys of the namespace.
 func Sysctl(t testing.TB, ns *netns.NS, name, value string) {
 	t.Helper()
-	must(t, ns.Do(func() error { return os.WriteFile(filepath.Join("/proc/sys", name), []byte(value), 0o600) }))
+	must(t, ns.Inside(func() error { return os.WriteFile(filepath.Join("/proc/sys", name), []byte(value), 0o600) }))
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	goruntime "runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -173,8 +174,9 @@ func exchange(c net.Conn, network string) (string, error) {
 
 // As runs f inside ns on a thread whose new sockets belong to owner.
 func As(ns *netns.NS, owner Owner, f func() error) error {
-	return ns.Do(func() error {
+	return ns.Inside(func() error {
 		// Group first: a thread that is not root any more may not change it. These set the calling thread only.
+		goruntime.LockOSThread() // for ever: the thread ends with this goroutine
 		if _, _, errno := syscall.RawSyscall(unix.SYS_SETFSGID, uintptr(owner.GID), 0, 0); errno != 0 {
 			return errno
 		}
