@@ -54,7 +54,7 @@ func RemoveUnshared(ctx context.Context, root string, runs func(ctx context.Cont
 		if used, err := runs(ctx, e.Name()); err != nil || used {
 			return false, err
 		}
-		lock, err := lockFile(filepath.Join(root, e.Name(), "lock"))
+		lock, err := LockFile(filepath.Join(root, e.Name(), "lock"), os.O_RDONLY)
 		if lock != nil {
 			locks = append(locks, lock)
 		}

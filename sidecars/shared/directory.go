@@ -245,18 +245,6 @@ func (d directory) save(s state) error {
 	return nil
 }
 
-// take takes the lock without waiting. held is nil if another agent has it.
-func (d directory) take() (held *os.File, err error) {
-	f, err := os.OpenFile(filepath.Join(d.path, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open lock: %w", err)
-	}
-	if locked, err := sidecars.Lock(f); !locked {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
-}
-
 // holds reports whether a configuration is there.
 func (d directory) holds(name string) bool {
 	_, err := os.Stat(filepath.Join(d.files(), filepath.Base(name)))

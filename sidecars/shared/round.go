@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -103,7 +105,7 @@ func (r *round) wakeAt(at time.Time) {
 // acquire reports whether this agent works on the proxy. Without the lock it only reads the state that the working agent has written.
 func (g *group) acquire(ctx context.Context) (mine bool, err error) {
 	if g.lock == nil {
-		if g.lock, err = g.dir.take(); err != nil {
+		if g.lock, err = sidecars.LockFile(filepath.Join(g.dir.path, "lock"), os.O_RDWR|os.O_CREATE); err != nil {
 			return false, err
 		}
 		g.loaded = false
