@@ -152,12 +152,12 @@ func (g *group) watchEnd(ctx context.Context) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	id := g.proxy.ID
-	if g.Ends == nil || id == "" || g.watched == id {
+	if id == "" || g.watched == id {
 		return
 	}
 	g.watched = id
 	go func() {
-		err := g.Ends.Wait(ctx, id)
+		err := g.Proxies.Wait(ctx, id)
 		g.mu.Lock()
 		if err != nil || ctx.Err() != nil { // the next look finds out
 			if g.watched == id {

@@ -23,12 +23,7 @@ type backoff struct {
 }
 
 // note begins a pause: the first one, or twice the last one if that is not long over.
-func (b *backoff) note(now time.Time, first time.Duration, why string) {
-	b.grow(now, first, lastPause, why)
-}
-
-// grow is note with a bound of its own.
-func (b *backoff) grow(now time.Time, first, last time.Duration, why string) {
+func (b *backoff) note(now time.Time, first, last time.Duration, why string) {
 	if b.calm(now) {
 		b.times = 0
 	}
