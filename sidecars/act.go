@@ -92,7 +92,7 @@ func (s stepping) drain(ctx context.Context, a Action) error {
 			return err
 		}
 		if port := istioFacts(s.home, a.Epoch).AdminPort; port != 0 { // told by a signal alone, it takes connections until it ends
-			if err := s.Queues.Close(ctx, s.sandbox, port); err != nil {
+			if err := s.Asker.Close(ctx, s.sandbox, port); err != nil {
 				log.FromContext(ctx).Error(err, "listeners of Istio's proxy not closed before it drains", "epoch", a.Epoch)
 			}
 		}

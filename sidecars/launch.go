@@ -145,7 +145,7 @@ func (s stepping) shareListeners(ctx context.Context, from *sidecar.Container) e
 		return errReplace
 	}
 	s.memory.unmoved = ""
-	if err := s.Queues.Move(ctx, s.sandbox); err != nil {
+	if err := s.Asker.Move(ctx, s.sandbox); err != nil {
 		s.memory.unmoved = "an upgrade may reset connections that the old proxy has not accepted yet: " + err.Error()
 	}
 	return nil

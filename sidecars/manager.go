@@ -40,17 +40,13 @@ const (
 //     the first one's workers have ended.
 type Manager struct {
 	Runtime Runtime
-	Logs    Logs
 	Images  Images
 	Secrets Secrets
 	Prober  Prober
-	// Applications may be nil: then ContainerEnded must not be called.
-	Applications Applications
-	Cluster      Cluster
+	Cluster Cluster
 	// ControlPlanes is for profiles with istio.
 	ControlPlanes ControlPlanes
 	Asker         Asker
-	Queues        Queues
 	Reporter      Reporter
 	Homes         Homes
 	Rollout       *Rollouts
@@ -185,7 +181,7 @@ func (m *Manager) ContainerEnded(ctx context.Context, s podnet.Sandbox, ended si
 	if !m.follows(key) || m.Homes.of(key).finished(time.Now()) {
 		return nil
 	}
-	all, err := m.Applications.Applications(ctx, s.ID)
+	all, err := m.Runtime.Applications(ctx, s.ID)
 	if err != nil {
 		return err
 	}
