@@ -50,6 +50,8 @@ type Manager struct {
 	Reporter      Reporter
 	Homes         Homes
 	Rollout       *Rollouts
+	// Started is told the time from when a sandbox without a proxy was followed until its first proxy was ready. It may be nil.
+	Started func(profile string, took time.Duration)
 
 	once      sync.Once
 	questions questions
@@ -61,7 +63,7 @@ type Manager struct {
 	lock      *os.File
 	finishing sync.WaitGroup
 	// counted has what became of proxies, by profile.
-	counted map[string]*Figures
+	counted map[string]Figures
 }
 
 // Follow has a sandbox's proxy looked after from now on. It returns at once. An older sandbox of the pod is no longer followed.
@@ -212,7 +214,7 @@ func (m *Manager) init() {
 	m.once.Do(func() {
 		m.questions = questions{make(chan struct{}, quickQuestions), make(chan struct{}, slowQuestions)}
 		m.good = &goodVersions{dir: filepath.Join(m.Homes.Root, goodName)}
-		m.known, m.counted = map[Key]*followed{}, map[string]*Figures{}
+		m.known, m.counted = map[Key]*followed{}, map[string]Figures{}
 		bounds := workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstPause, lastErrorPause)
 		m.queue = workqueue.NewTypedRateLimitingQueue(jitter.Limiter[Key]{Bounds: bounds})
 	})
@@ -305,7 +307,8 @@ func (m *Manager) Figures() map[string]Figures {
 		}
 		of, known := out[f.profile]
 		if !known {
-			of = figuresOf(m.counted[f.profile], m.Rollout.paused(f.profile))
+			of = m.counted[f.profile]
+			of.Paused, of.Pods = m.Rollout.paused(f.profile), map[Health]int{HealthReady: 0, HealthStarting: 0, HealthSilent: 0, HealthFailed: 0, HealthRefused: 0, HealthEnded: 0}
 		}
 		of.Pods[f.health]++
 		out[f.profile] = of

@@ -114,7 +114,9 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 		Reporter: ownReporter{out.reports}, Homes: homes, Rollout: &sidecars.Rollouts{},
 		Secrets: &sidecarSecrets{volumes: volumes, audiences: c.TokenAudiences, client: mgr.GetClient(), configMaps: &configMaps{api: api}},
 	}
-	if err := r.Register(proxyMetrics{out.manager.Figures}); err != nil {
+	metrics := newProxyMetrics(out.manager.Figures)
+	out.manager.Started = observing(metrics.starts)
+	if err := r.Register(metrics); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	images.done = func() { out.manager.Notify("") }

@@ -67,10 +67,8 @@ func (t *trial) confirm(now state, rec *record) error {
 		if p == nil || t.whole {
 			continue
 		}
-		if took, measured := t.inForceNow(p); measured {
-			t.mu.Lock()
-			t.figures.Changes.Add(took)
-			t.mu.Unlock()
+		if took, measured := t.inForceNow(p); measured && t.Changed != nil {
+			t.Changed(t.name, took)
 		}
 		if p.before == nil {
 			t.pauses.of(p.sandbox.UID).joined.note(time.Now(), firstChange, lastPause, "")

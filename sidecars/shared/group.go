@@ -70,7 +70,7 @@ type proxy struct {
 func newGroup(m *Manager, profile string) *group {
 	return &group{
 		Manager: m, name: profile, dir: newDirectory(m.Root, profile), dirty: make(chan struct{}, 1),
-		chosen: following{all: map[sidecars.Key]followed{}}, figures: newFigures(), pauses: pausing{}, names: namespaces{m.Sandboxes, map[sidecars.Key]time.Time{}, map[sidecars.Key]bool{}},
+		chosen: following{all: map[sidecars.Key]followed{}}, figures: Figures{Reloads: map[Result]uint64{Applied: 0, Refused: 0, Unconfirmed: 0, Failed: 0}}, pauses: pausing{}, names: namespaces{m.Sandboxes, map[sidecars.Key]time.Time{}, map[sidecars.Key]bool{}},
 		screen: screen{m.Reporter, map[string]shownPod{}},
 	}
 }
@@ -178,7 +178,7 @@ func (g *group) figuresNow() Figures {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	out := g.figures
-	out.Reloads, out.Changes.Within = maps.Clone(out.Reloads), maps.Clone(out.Changes.Within)
+	out.Reloads = maps.Clone(out.Reloads)
 	return out
 }
 

@@ -242,7 +242,7 @@ func (r *round) publish() {
 	}
 	figures := out.figures(r.pods, served)
 	r.mu.Lock()
-	figures.Reloads, figures.Changes = r.figures.Reloads, r.figures.Changes
+	figures.Reloads = r.figures.Reloads
 	r.served, r.figures = served, figures
 	if r.proxy.ended {
 		r.proxyEnded()
