@@ -27,7 +27,6 @@ func (h Homes) RemoveEnded(ctx context.Context, ready func(ctx context.Context, 
 	return append(removed, good...), err
 }
 
-// remove removes the homes that go, and returns their names.
 func (h Homes) remove(dryRun bool, goes func(Key, home) (bool, error)) (removed []string, err error) {
 	return RemoveEach(h.Root, dryRun, func(e fs.DirEntry) (bool, error) {
 		uid, sandbox, ok := strings.Cut(e.Name(), ".")

@@ -19,7 +19,6 @@ const (
 	HealthEnded    Health = "ended"
 )
 
-// healthOf returns the health of a proxy with this status.
 func healthOf(s Status) Health {
 	switch {
 	case s.State == v1alpha1.Ended:

@@ -142,7 +142,6 @@ func (m *Manager) Follows(podUID string) bool {
 	return false
 }
 
-// follows reports whether a sandbox is followed.
 func (m *Manager) follows(key Key) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -54,7 +54,6 @@ func (m proxyMetrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// observing returns what notes times of profiles.
 func observing(of *prometheus.HistogramVec) func(profile string, took time.Duration) {
 	return func(profile string, took time.Duration) { of.WithLabelValues(profile).Observe(took.Seconds()) }
 }

@@ -77,7 +77,6 @@ func (s *sidecarSecrets) away() error {
 	return nil
 }
 
-// note remembers a request that was not answered.
 func (s *sidecarSecrets) note(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -53,7 +53,6 @@ func (t *trial) apply(ctx context.Context) error {
 	return t.goBack(ctx, old, rec.Version, err)
 }
 
-// confirm notes what is in force now.
 func (t *trial) confirm(now state, rec *record) error {
 	t.state, t.inForce, t.last = now, rec, rec
 	if t.whole {

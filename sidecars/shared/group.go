@@ -102,7 +102,6 @@ func (g *group) serves(key sidecars.Key) (serves, known bool) {
 	return g.served[key], g.known
 }
 
-// run works in rounds until ctx ends.
 func (g *group) run(ctx context.Context) {
 	defer g.unlock()
 	timer := time.NewTimer(0)
@@ -136,7 +135,6 @@ func (g *group) work(ctx context.Context) time.Duration {
 	return again
 }
 
-// pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return
@@ -182,7 +180,6 @@ func (g *group) figuresNow() Figures {
 	return out
 }
 
-// hasEnded reports whether the proxy is known to have ended.
 func (g *group) hasEnded() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -157,7 +157,7 @@ func (m *Manager) group(profile string) *group {
 	return g
 }
 
-// init makes what is needed. m.mu is held.
+// init is called with m.mu held.
 func (m *Manager) init() {
 	if m.groups == nil {
 		m.groups, m.wake = map[string]*group{}, make(chan struct{}, 1)

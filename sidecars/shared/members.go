@@ -13,10 +13,8 @@ import (
 	"istio-pod-network-controller/sidecars"
 )
 
-// readsPerRound bounds how many pods one round reads from the API server.
 const readsPerRound = 30
 
-// readTimeout bounds how long one pod is read.
 const readTimeout = 5 * time.Second
 
 // meet finds out about each pod that is followed or in the last configuration.

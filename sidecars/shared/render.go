@@ -11,7 +11,6 @@ import (
 	"istio-pod-network-controller/sidecars"
 )
 
-// versionBytes is how much of a hash makes a version.
 const versionBytes = 8
 
 // render returns a configuration for members, which has no directory yet, and its files. The version is a hash of them, in which the version itself

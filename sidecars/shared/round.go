@@ -42,7 +42,6 @@ type round struct {
 	stuck   string // why the agent could not do what was to be done, or ""
 }
 
-// round returns the time until the next one.
 func (g *group) round(ctx context.Context) (time.Duration, error) {
 	if err := g.dir.prepare(); err != nil {
 		return 0, err
@@ -80,7 +79,6 @@ func (g *group) round(ctx context.Context) (time.Duration, error) {
 	return r.next(), err
 }
 
-// next returns the time until the next round.
 func (r *round) next() time.Duration {
 	wait := sweepInterval
 	switch {
@@ -156,7 +154,6 @@ func (g *group) profileOf(rec *record) (*sidecars.Profile, error) {
 	return out, nil
 }
 
-// meetProxy notes which container runs.
 func (r *round) meetProxy(i Instance) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -212,7 +209,6 @@ func (r *round) settle() error {
 	return r.save()
 }
 
-// at returns the configuration that is in a directory, or nil.
 func (s state) at(dir string) *record {
 	for _, one := range s.records() {
 		if dir != "" && one.Dir == dir {
@@ -230,7 +226,6 @@ func (r *round) tell(ctx context.Context, fault, detail string) {
 	}
 }
 
-// publish shows what the round has led to.
 func (r *round) publish() {
 	out := outcome{r, r.serving()}
 	served, there := map[sidecars.Key]bool{}, map[sidecars.Key]bool{}

@@ -9,7 +9,6 @@ import (
 	"istio-pod-network-controller/sidecars"
 )
 
-// trial is a plan that is carried out.
 type trial struct {
 	*round
 	plan
