@@ -12,7 +12,6 @@ import (
 	"istio-pod-network-controller/internal/sidecar"
 )
 
-// stopWait is how long a proxy that is ended may take.
 const stopWait = time.Second
 
 // stepping is what changes something in a step: a view of the sandbox, the memory of it, and what the Manager was given.
@@ -92,7 +91,7 @@ func (s stepping) drain(ctx context.Context, a Action) error {
 			return err
 		}
 		if port := istioFacts(s.home, a.Epoch).AdminPort; port != 0 { // told by a signal alone, it takes connections until it ends
-			if err := s.Queues.Close(ctx, s.sandbox, port); err != nil {
+			if err := s.Asker.Close(ctx, s.sandbox, port); err != nil {
 				log.FromContext(ctx).Error(err, "listeners of Istio's proxy not closed before it drains", "epoch", a.Epoch)
 			}
 		}
@@ -144,7 +143,6 @@ func (s stepping) report(d Decision, did outcome) {
 	s.countHealth(status)
 }
 
-// noteEnd notes that a proxy has ended by itself, and why.
 func (s stepping) noteEnd(ctx context.Context, a answer, why string) {
 	if a.ready {
 		s.memory.restarts++
@@ -168,7 +166,6 @@ func (s stepping) noteGood(ctx context.Context, err error) {
 	}
 }
 
-// look has sandboxes looked at.
 func (s stepping) look(next []Key) {
 	for _, key := range next {
 		s.queue.Add(key)

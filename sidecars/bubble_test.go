@@ -27,7 +27,7 @@ func startAgent(t *testing.T, n *fakeNode, root string) (m *Manager, stop func()
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	dead := false
-	m = &Manager{Runtime: n, Logs: n, Secrets: n, Images: n, Cluster: n, ControlPlanes: n, Asker: n, Queues: n, Reporter: n, Homes: Homes{Root: root}, Rollout: &Rollouts{}}
+	m = &Manager{Runtime: n, Secrets: n, Images: n, Cluster: n, ControlPlanes: n, Asker: n, Reporter: n, Homes: Homes{Root: root}, Rollout: &Rollouts{}}
 	n.change(func() { n.killed, n.calls = func() { dead = true; cancel(); Unlock(m.lock) }, 0 }) // the kernel frees a dead agent's lock
 	if n.arrange != nil {
 		n.arrange(m)

@@ -27,7 +27,6 @@ func (h Homes) RemoveEnded(ctx context.Context, ready func(ctx context.Context, 
 	return append(removed, good...), err
 }
 
-// remove removes the homes that go, and returns their names.
 func (h Homes) remove(dryRun bool, goes func(Key, home) (bool, error)) (removed []string, err error) {
 	return RemoveEach(h.Root, dryRun, func(e fs.DirEntry) (bool, error) {
 		uid, sandbox, ok := strings.Cut(e.Name(), ".")
@@ -54,7 +53,7 @@ func RemoveUnshared(ctx context.Context, root string, runs func(ctx context.Cont
 		if used, err := runs(ctx, e.Name()); err != nil || used {
 			return false, err
 		}
-		lock, err := lockFile(filepath.Join(root, e.Name(), "lock"))
+		lock, err := LockFile(filepath.Join(root, e.Name(), "lock"), os.O_RDONLY)
 		if lock != nil {
 			locks = append(locks, lock)
 		}

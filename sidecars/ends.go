@@ -117,7 +117,6 @@ const (
 	maxWords  = 1 << 10
 )
 
-// lastWords returns the end of a container's log for a message, or "".
 func lastWords(path string) string {
 	f, err := os.Open(path)
 	if err != nil {

@@ -280,6 +280,11 @@ func (n *fakeNode) Ensure(context.Context, *Profile) error {
 	return n.failures["pull"]
 }
 
+// Applications says that the application runs.
+func (n *fakeNode) Applications(context.Context, string) ([]sidecar.Application, error) {
+	return []sidecar.Application{{ID: "app", Name: "app", State: sidecar.Running}}, nil
+}
+
 func (n *fakeNode) Ready(_ context.Context, sandbox string) (bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

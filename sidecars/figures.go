@@ -1,7 +1,6 @@
 package sidecars
 
 import (
-	"maps"
 	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
@@ -20,7 +19,6 @@ const (
 	HealthEnded    Health = "ended"
 )
 
-// healthOf returns the health of a proxy with this status.
 func healthOf(s Status) Health {
 	switch {
 	case s.State == v1alpha1.Ended:
@@ -47,43 +45,7 @@ type Figures struct {
 	Restarts uint64
 	// Upgraded counts the proxies of a new version that took over from an old one. Failed counts new proxies that did not become ready beside it.
 	Upgraded, Failed uint64
-	// Starts are the times from when a sandbox without a proxy was followed until its first proxy was ready.
-	Starts Durations
 }
-
-// Durations sums up times for a histogram.
-type Durations struct {
-	Count uint64
-	Sum   time.Duration
-	// Within counts the times of at most so long.
-	Within map[time.Duration]uint64
-}
-
-// NewDurations returns Durations with bounds from the first to the last: each is growth times its predecessor.
-func NewDurations(first, last time.Duration, growth int) Durations {
-	out := Durations{Within: map[time.Duration]uint64{}}
-	for bound := first; bound <= last; bound *= time.Duration(growth) {
-		out.Within[bound] = 0
-	}
-	return out
-}
-
-// Add counts a time.
-func (d *Durations) Add(took time.Duration) {
-	d.Count++
-	d.Sum += took
-	for bound := range d.Within {
-		if took <= bound {
-			d.Within[bound]++
-		}
-	}
-}
-
-const (
-	shortestStart = 125 * time.Millisecond
-	longestStart  = 128 * time.Second
-	startGrowth   = 4
-)
 
 // count changes the figures of a sandbox's profile. A name without a profile has no figures: pods choose names, and figures are kept.
 func (s stepping) count(change func(*Figures)) {
@@ -93,33 +55,18 @@ func (s stepping) count(change func(*Figures)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	of := s.counted[s.choice.Name]
-	if of == nil {
-		of = &Figures{Starts: NewDurations(shortestStart, longestStart, startGrowth)}
-		s.counted[s.choice.Name] = of
-	}
-	change(of)
+	change(&of)
+	s.counted[s.choice.Name] = of
 }
 
-// countHealth counts a start that has succeeded, and remembers how the proxy is.
+// countHealth tells of a start that has succeeded, and remembers how the proxy is.
 func (s stepping) countHealth(status Status) {
 	f := s.memory
-	if status.Ready && f.starts {
-		s.count(func(of *Figures) { of.Starts.Add(time.Since(f.since)) })
+	if status.Ready && f.starts && s.choice.Profile != nil && s.Started != nil {
+		s.Started(s.choice.Name, time.Since(f.since))
 	}
 	f.starts = f.starts && !status.Ready
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f.health = healthOf(status)
-}
-
-// figuresOf returns a copy of what was counted, which may be nil, with no pods.
-func figuresOf(counted *Figures, paused bool) Figures {
-	out := Figures{Starts: NewDurations(shortestStart, longestStart, startGrowth)}
-	if counted != nil {
-		out = *counted
-		out.Starts.Within = maps.Clone(counted.Starts.Within)
-	}
-	out.Paused = paused
-	out.Pods = map[Health]int{HealthReady: 0, HealthStarting: 0, HealthSilent: 0, HealthFailed: 0, HealthRefused: 0, HealthEnded: 0}
-	return out
 }

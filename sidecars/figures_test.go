@@ -2,6 +2,8 @@ package sidecars
 
 import (
 	"maps"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -35,17 +37,31 @@ func TestHealthOf_status_isWhatThePodHas(t *testing.T) {
 
 // pods returns counts of pods by health, with the zeros.
 func pods(some map[Health]int) map[Health]int {
-	out := figuresOf(nil, false).Pods
+	out := map[Health]int{HealthReady: 0, HealthStarting: 0, HealthSilent: 0, HealthFailed: 0, HealthRefused: 0, HealthEnded: 0}
 	maps.Copy(out, some)
 	return out
 }
 
-// mustFigure wants figures of the profile edge: of Starts the number alone.
+// startTimes has a Manager tell of starts, and returns what it has told.
+func startTimes(m *Manager) func() []time.Duration {
+	var mu sync.Mutex
+	told := []time.Duration{}
+	m.Started = func(_ string, took time.Duration) {
+		mu.Lock()
+		defer mu.Unlock()
+		told = append(told, took)
+	}
+	return func() []time.Duration {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(told)
+	}
+}
+
+// mustFigure wants figures of the profile edge.
 func mustFigure(t *testing.T, m *Manager, when string, want Figures) {
 	t.Helper()
-	got := m.Figures()["edge"]
-	got.Starts = Durations{Count: got.Starts.Count}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, m.Figures()["edge"]); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", when, diff)
 	}
 }
@@ -55,18 +71,19 @@ func TestFigures_lifeOfAProxy_isCounted(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		defer stop()
+		started := startTimes(m)
 		m.Follow(sandboxOf("u1"))
 		mustFigure(t, m, "before the first step", Figures{})
 		after(100 * time.Millisecond)
 		mustFigure(t, m, "it starts", Figures{Pods: pods(map[Health]int{HealthStarting: 1})})
 		after(time.Second)
-		mustFigure(t, m, "it is ready", Figures{Pods: pods(map[Health]int{HealthReady: 1}), Starts: Durations{Count: 1}})
-		if took := m.Figures()["edge"].Starts; took.Sum < 200*time.Millisecond || took.Sum > time.Second || took.Within[shortestStart] != 0 || took.Within[2*time.Second] != 1 {
+		mustFigure(t, m, "it is ready", Figures{Pods: pods(map[Health]int{HealthReady: 1})})
+		if took := started(); len(took) != 1 || took[0] < 200*time.Millisecond || took[0] > time.Second {
 			t.Errorf("the start took %v", took)
 		}
 		n.end("c001", 1)
 		after(5 * time.Second)
-		mustFigure(t, m, "another one has come", Figures{Pods: pods(map[Health]int{HealthReady: 1}), Restarts: 1, Starts: Durations{Count: 1}})
+		mustFigure(t, m, "another one has come", Figures{Pods: pods(map[Health]int{HealthReady: 1}), Restarts: 1})
 
 		after(2 * calmTime)
 		n.change(func() {
@@ -77,7 +94,7 @@ func TestFigures_lifeOfAProxy_isCounted(t *testing.T) {
 		m.Notify("edge")
 		after(11 * time.Second)
 		mustFigure(t, m, "the new version was not ready in time", Figures{
-			Pods: pods(map[Health]int{HealthReady: 1}), Paused: true, Restarts: 1, Failed: 1, Starts: Durations{Count: 1},
+			Pods: pods(map[Health]int{HealthReady: 1}), Paused: true, Restarts: 1, Failed: 1,
 		})
 		n.change(func() { n.behave = func(p *fakeProxy) { p.readyAfter = 0 } })
 		after(time.Minute)
@@ -86,8 +103,8 @@ func TestFigures_lifeOfAProxy_isCounted(t *testing.T) {
 			t.Errorf("it was tried again: %+v", got)
 		}
 		m.Unfollow("u1")
-		if left := m.Figures(); len(left) != 0 {
-			t.Errorf("left of a pod that is gone: %+v", left)
+		if left := m.Figures(); len(left) != 0 || len(started()) != 1 {
+			t.Errorf("left of a pod that is gone: %+v; starts took %v", left, started())
 		}
 	})
 }
@@ -98,11 +115,12 @@ func TestFigures_crashLoop_isFailed(t *testing.T) {
 		n.behave = func(p *fakeProxy) { p.readyAfter, p.exit = -1, 3 }
 		m, stop := agent()
 		defer stop()
+		started := startTimes(m)
 		m.Follow(sandboxOf("u1"))
 		after(time.Second)
 		for range 20 {
 			after(700 * time.Millisecond)
-			if got := m.Figures()["edge"]; got.Pods[HealthFailed] != 1 || got.Restarts == 0 || got.Failed != 0 || got.Starts.Count != 0 {
+			if got := m.Figures()["edge"]; got.Pods[HealthFailed] != 1 || got.Restarts == 0 || got.Failed != 0 || len(started()) > 0 {
 				t.Fatalf("%+v", got)
 			}
 		}
@@ -118,14 +136,15 @@ func TestFigures_newAgentAndUnknownProfile_countNoStarts(t *testing.T) {
 		stop()
 		m, stop = agent()
 		defer stop()
+		started := startTimes(m)
 		m.Follow(sandboxOf("u1"))
 		after(time.Second)
 		mustFigure(t, m, "the next agent", Figures{Pods: pods(map[Health]int{HealthReady: 1})})
 		n.change(func() { n.refusal = "there is no such profile" })
 		m.Follow(sandboxOf("u2"))
 		after(time.Second)
-		if got := m.Figures()["edge"]; got.Pods[HealthRefused] != 1 || len(m.counted) != 0 {
-			t.Errorf("%+v, %d profiles are remembered", got, len(m.counted))
+		if got := m.Figures()["edge"]; got.Pods[HealthRefused] != 1 || len(m.counted) != 0 || len(started()) > 0 {
+			t.Errorf("%+v, %d profiles are remembered, starts took %v", got, len(m.counted), started())
 		}
 	})
 }

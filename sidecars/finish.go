@@ -85,10 +85,10 @@ func staysEnded(pod *corev1.Pod, ended []sidecar.Application) bool {
 // finishWithApplication tells the proxies of a pod that ends to finish once its application has ended, for runtimes that do not say so, for an agent
 // that was told so and ended, and for a proxy that was being made then. A proxy that ignores the signal of the runtime, as the first process of its namespace may, would hold up the end of its sandbox.
 func (s ending) finishWithApplication(ctx context.Context) error {
-	if over := s.choice.Ending || s.home.finished(time.Now()); !over || s.Applications == nil || !slices.ContainsFunc(s.there, isRunning) {
+	if over := s.choice.Ending || s.home.finished(time.Now()); !over || !slices.ContainsFunc(s.there, isRunning) {
 		return nil
 	}
-	all, err := s.Applications.Applications(ctx, s.key.Sandbox)
+	all, err := s.Runtime.Applications(ctx, s.key.Sandbox)
 	if err != nil || slices.ContainsFunc(all, func(a sidecar.Application) bool { return a.State != sidecar.Exited }) {
 		return err
 	}

@@ -120,7 +120,7 @@ func TestContainerEnded_lastApplication_finishesProxies(t *testing.T) {
 				a := &applications{fakeNode: n, policy: c.policy, all: []sidecar.Application{app}}
 				m, stop := agent()
 				defer stop()
-				m.Applications, m.Cluster = a, a
+				m.Runtime, m.Cluster = a, a
 				m.Follow(sandboxOf("u1"))
 				after(time.Second)
 				if c.change != nil {
@@ -146,7 +146,7 @@ func TestContainerEnded_finished_startsNoProxy(t *testing.T) {
 		a := &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{ended("app", 0, 0)}}
 		for range 2 { // the second agent knows it, too
 			m, stop := agent()
-			m.Applications, m.Cluster = a, a
+			m.Runtime, m.Cluster = a, a
 			m.Follow(sandboxOf("u1"))
 			after(time.Second)
 			if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0)); err != nil {
@@ -163,7 +163,7 @@ func TestContainerEnded_finished_startsNoProxy(t *testing.T) {
 		}
 		m, stop := agent()
 		defer stop()
-		m.Applications, m.Cluster = a, a
+		m.Runtime, m.Cluster = a, a
 		m.Follow(sandboxOf("u1"))
 		after(2 * finishedFor)
 		n.mustSay(t, "u1", v1alpha1.Running, true)
@@ -176,7 +176,7 @@ func TestContainerEnded_statusLate_staysEnded(t *testing.T) {
 		a := &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{ended("app", 0, 0)}}
 		m, stop := agent()
 		defer stop()
-		m.Applications, m.Cluster = a, a
+		m.Runtime, m.Cluster = a, a
 		m.Follow(sandboxOf("u1"))
 		after(time.Second)
 		if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0)); err != nil {

@@ -48,7 +48,7 @@ func (s *signalled) wantTold(t *testing.T, m *Manager, want []string) {
 // looksAfter has an agent look after pod u1 of the node, and returns it a second later.
 func (s *signalled) looksAfter(agent func() (*Manager, func())) (m *Manager, stop func()) {
 	m, stop = agent()
-	m.Runtime, m.Applications, m.Cluster = s, s, s
+	m.Runtime, m.Cluster = s, s
 	m.Follow(sandboxOf("u1"))
 	after(time.Second)
 	return m, stop
@@ -112,7 +112,7 @@ func TestFinish_proxies_onlyRunningOnesAreTold(t *testing.T) {
 				s := &signalled{applications: &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{ended("app", 0, 0)}}}
 				m, stop := agent()
 				defer stop()
-				m.Applications, m.Cluster, m.Runtime = s, s, s
+				m.Runtime, m.Cluster = s, s
 				m.Follow(sandboxOf("u1"))
 				after(time.Second)
 				if c.before != nil {
@@ -136,7 +136,7 @@ func TestFinish_agentEnds_proxyKeepsItsTime(t *testing.T) {
 		s := &signalled{applications: &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{ended("app", 0, 0)}}}
 		m, stop := agent()
 		defer stop()
-		m.Applications, m.Cluster, m.Runtime = s, s, s
+		m.Runtime, m.Cluster = s, s
 		m.Follow(sandboxOf("u1"))
 		after(time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -159,7 +159,7 @@ func TestFinish_endCannotBeWaitedFor_proxyKeepsItsTime(t *testing.T) {
 		s := &signalled{applications: &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{ended("app", 0, 0)}}}
 		m, stop := agent()
 		defer stop()
-		m.Applications, m.Cluster, m.Runtime = s, s, unwatched{s}
+		m.Runtime, m.Cluster = unwatched{s}, s
 		m.Follow(sandboxOf("u1"))
 		after(time.Second)
 		if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0)); err != nil {
@@ -261,7 +261,7 @@ func TestFinishWithApplication_proxyIsBeingMade_isEnded(t *testing.T) {
 				s := &signalled{applications: &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{ended("app", 0, 0)}}}
 				m, stop := agent()
 				defer stop()
-				m.Runtime, m.Applications, m.Cluster = making{s}, s, s
+				m.Runtime, m.Cluster = making{s}, s
 				m.Follow(sandboxOf("u1"))
 				after(time.Second)
 				n.change(func() { n.ending = ending })

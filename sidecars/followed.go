@@ -18,7 +18,6 @@ const (
 	wordsTime = 5 * time.Second
 )
 
-// listFor is how long a list counts, see listed.
 const listFor = time.Second
 
 // listed is the runtime's last list of a pod's proxies. Each step makes a new one, except while the agent only waits for a new proxy to be ready:
@@ -125,7 +124,6 @@ func (f *followed) started(version, present *Profile) {
 // retryAt returns when the next proxy may be started: the pause grows with each failure in a row.
 func (f *followed) retryAt() time.Time { return f.failed.Add(pauseAt(f.failures)) }
 
-// pauseAt returns the pause after so many failures in a row.
 func pauseAt(failures int) time.Duration {
 	const doublings = 7 // to more than lastPause
 	return min(firstPause<<min(max(failures-1, 0), doublings), lastPause)

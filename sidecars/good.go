@@ -30,7 +30,6 @@ type goodVersions struct {
 	by  map[string]*goodVersion // by profile
 }
 
-// goodVersion is a version that became ready.
 type goodVersion struct {
 	Spec v1alpha1.ProxyProfileSpec `json:"spec"`
 	// Earlier are the good versions before it, newest first: until all proxies are upgraded some are of these.
@@ -104,7 +103,6 @@ func (g *goodVersions) forget(profile string) error {
 	return err
 }
 
-// profiles returns the names of the profiles that have a file.
 func (g *goodVersions) profiles() (out []string) {
 	entries, _ := os.ReadDir(g.dir) // without one there are none
 	for _, e := range entries {

@@ -68,7 +68,6 @@ type home struct{ path string }
 
 func (h Homes) of(k Key) home { return home{filepath.Join(h.Root, k.name())} }
 
-// owner is a proxy's user and group.
 type owner struct{ uid, gid int64 }
 
 // RunDirectory is the directory of the sandbox that its proxies can write to.
@@ -126,7 +125,6 @@ func makeDir(path string, o owner) error {
 	return nil
 }
 
-// write makes the files of one epoch.
 func (h home) write(epoch uint32, files map[string]string, o owner) error {
 	dir := h.files(epoch)
 	if err := os.RemoveAll(dir); err != nil { // of an agent that was killed before it started the proxy
@@ -173,7 +171,6 @@ func (h home) prune(there []sidecar.Container) error {
 	return err
 }
 
-// remove removes everything.
 func (h home) remove() error { return os.RemoveAll(h.path) }
 
 // mounts returns what a proxy of an epoch sees of the home, and the directories of the node that its secrets name.
@@ -194,15 +191,12 @@ func (h home) mounts(epoch uint32, secrets []v1alpha1.SecretSource) []sidecar.Mo
 	return out
 }
 
-// secrets is the directory of an epoch's secrets.
 func (h home) secrets(epoch uint32) string { return filepath.Join(h.path, "secrets-"+number(epoch)) }
 
-// forgetSecrets removes an epoch's secrets.
 func (h home) forgetSecrets(epoch uint32) error {
 	return errors.Join(os.RemoveAll(h.secrets(epoch)), os.RemoveAll(grantFile(h.secrets(epoch))), h.unnote(epoch, factRotated))
 }
 
-// handoverSocket is the name of an epoch's admin socket in the run directory.
 func handoverSocket(epoch uint32) string {
 	return "handover-" + number(epoch) + ".sock"
 }

@@ -82,7 +82,6 @@ func canFollow(next *sidecar.HotRestart, from *sidecar.Container, p *Profile) er
 		"set hotRestart.onIncompatibleVersion to Replace to have it stopped first, or make the pod anew", running, p.Spec.Image, next.Version)
 }
 
-// protocol returns the version of the hot restart that the image of a proxy speaks.
 func protocol(ctx context.Context, prober Prober, spec sidecar.Spec) (string, error) {
 	spec.Mounts, spec.NetAdmin, spec.Labels.HotRestart, spec.Args = nil, false, nil, []string{argVersion}
 	text, err := prober.Output(ctx, spec)

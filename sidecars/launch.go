@@ -16,7 +16,6 @@ import (
 	"istio-pod-network-controller/sidecars/istio"
 )
 
-// launch is a proxy that is about to be made.
 type launch struct {
 	profile *Profile
 	pod     *corev1.Pod // as the API server has it, with the sandbox's addresses
@@ -51,7 +50,6 @@ func (s stepping) canReplace(ctx context.Context) (can bool, out outcome) {
 	return true, outcome{}
 }
 
-// notStarted says what has become of a start that failed.
 func (s stepping) notStarted(ctx context.Context, err error) outcome {
 	switch {
 	case errors.Is(err, ErrPulling):
@@ -145,7 +143,7 @@ func (s stepping) shareListeners(ctx context.Context, from *sidecar.Container) e
 		return errReplace
 	}
 	s.memory.unmoved = ""
-	if err := s.Queues.Move(ctx, s.sandbox); err != nil {
+	if err := s.Asker.Move(ctx, s.sandbox); err != nil {
 		s.memory.unmoved = "an upgrade may reset connections that the old proxy has not accepted yet: " + err.Error()
 	}
 	return nil
@@ -162,7 +160,6 @@ func (l launch) files() (map[string]string, error) {
 	})
 }
 
-// spec returns what the container is made from.
 func (l launch) spec(h home) sidecar.Spec {
 	p := l.profile.Spec
 	out := sidecar.Spec{
@@ -182,7 +179,6 @@ func (l launch) spec(h home) sidecar.Spec {
 	return out
 }
 
-// handoverArgs are the arguments with which a proxy takes over from a running one.
 func (l launch) handoverArgs() []string {
 	switch l.profile.Spec.Handover {
 	case v1alpha1.HandoverHAProxy:

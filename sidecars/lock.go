@@ -16,17 +16,22 @@ import (
 // lockPause is the longest time between two looks at whether another agent still has the lock.
 const lockPause = 50 * time.Millisecond
 
-// Lock locks an open file or directory without waiting, and reports whether this process has the lock now. Unlock gives it back, and so does the
-// kernel when the process ends: no lock is ever stale.
-func Lock(f *os.File) (locked bool, err error) {
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return false, nil
-	}
+// LockFile opens a file or directory and locks it without waiting. It returns nil if another process has the lock. Unlock gives it back, and so does
+// the kernel when the process ends: no lock is ever stale.
+func LockFile(path string, flag int) (*os.File, error) {
+	f, err := os.OpenFile(path, flag, 0o600)
 	if err != nil {
-		return false, fmt.Errorf("lock %s: %w", f.Name(), err)
+		return nil, err
 	}
-	return true, nil
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		return f, nil
+	}
+	_ = f.Close()
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, nil
+	}
+	return nil, fmt.Errorf("lock %s: %w", path, err)
 }
 
 // Unlock gives a lock back, and closes the file. Closing alone is not enough: a process that is just being started has the file, too.
@@ -39,7 +44,7 @@ func Unlock(f *os.File) {
 // ends the old one: two would remove each other's containers and files.
 func awaitLock(ctx context.Context, root string) *os.File {
 	for said := false; ctx.Err() == nil; {
-		held, err := lockFile(root)
+		held, err := LockFile(root, os.O_RDONLY)
 		if held != nil {
 			log.FromContext(ctx).Info("the node's proxies are looked after")
 			return held
@@ -53,18 +58,4 @@ func awaitLock(ctx context.Context, root string) *os.File {
 		jitter.Wait(ctx, lockPause)
 	}
 	return nil
-}
-
-// lockFile returns an open file or directory with its lock, or nil if another process has that.
-func lockFile(path string) (*os.File, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	locked, err := Lock(f)
-	if !locked {
-		_ = f.Close()
-		return nil, err
-	}
-	return f, nil
 }

@@ -19,14 +19,24 @@ import (
 // soon is how long an agent that waits may take until it works.
 const soon = lockPause + 10*time.Millisecond
 
+// onlyApplications is a runtime that can be asked for applications and for nothing else.
+type onlyApplications struct {
+	Runtime
+	from Runtime
+}
+
+func (o onlyApplications) Applications(ctx context.Context, sandbox string) ([]sidecar.Application, error) {
+	return o.from.Applications(ctx, sandbox)
+}
+
 // blind takes everything from an agent by which it could change or report something: it may not use it. The result gives it back.
 func blind(m *Manager) (see func()) {
-	r, l, i, s, a, q := m.Runtime, m.Logs, m.Images, m.Secrets, m.Asker, m.Queues
-	m.Runtime, m.Logs, m.Images, m.Secrets, m.Asker, m.Queues = nil, nil, nil, nil, nil, nil
+	r, i, s, a := m.Runtime, m.Images, m.Secrets, m.Asker
+	m.Runtime, m.Images, m.Secrets, m.Asker = onlyApplications{from: r}, nil, nil, nil
 	return func() {
 		m.mu.Lock() // which the agent takes, too, before it uses them
 		defer m.mu.Unlock()
-		m.Runtime, m.Logs, m.Images, m.Secrets, m.Asker, m.Queues = r, l, i, s, a, q
+		m.Runtime, m.Images, m.Secrets, m.Asker = r, i, s, a
 	}
 }
 
@@ -145,7 +155,7 @@ func TestContainerEnded_agentWaits_isRemembered(t *testing.T) {
 				second, stopSecond := agent()
 				defer stopSecond()
 				for _, m := range []*Manager{first, second} {
-					m.Applications, m.Cluster, m.Runtime = s, s, s
+					m.Runtime, m.Cluster = s, s
 					m.Follow(sandboxOf("u1"))
 				}
 				after(time.Second)

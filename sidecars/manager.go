@@ -40,20 +40,18 @@ const (
 //     the first one's workers have ended.
 type Manager struct {
 	Runtime Runtime
-	Logs    Logs
 	Images  Images
 	Secrets Secrets
 	Prober  Prober
-	// Applications may be nil: then ContainerEnded must not be called.
-	Applications Applications
-	Cluster      Cluster
+	Cluster Cluster
 	// ControlPlanes is for profiles with istio.
 	ControlPlanes ControlPlanes
 	Asker         Asker
-	Queues        Queues
 	Reporter      Reporter
 	Homes         Homes
 	Rollout       *Rollouts
+	// Started is told the time from when a sandbox without a proxy was followed until its first proxy was ready. It may be nil.
+	Started func(profile string, took time.Duration)
 
 	once      sync.Once
 	questions questions
@@ -65,7 +63,7 @@ type Manager struct {
 	lock      *os.File
 	finishing sync.WaitGroup
 	// counted has what became of proxies, by profile.
-	counted map[string]*Figures
+	counted map[string]Figures
 }
 
 // Follow has a sandbox's proxy looked after from now on. It returns at once. An older sandbox of the pod is no longer followed.
@@ -144,7 +142,6 @@ func (m *Manager) Follows(podUID string) bool {
 	return false
 }
 
-// follows reports whether a sandbox is followed.
 func (m *Manager) follows(key Key) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -185,7 +182,7 @@ func (m *Manager) ContainerEnded(ctx context.Context, s podnet.Sandbox, ended si
 	if !m.follows(key) || m.Homes.of(key).finished(time.Now()) {
 		return nil
 	}
-	all, err := m.Applications.Applications(ctx, s.ID)
+	all, err := m.Runtime.Applications(ctx, s.ID)
 	if err != nil {
 		return err
 	}
@@ -216,7 +213,7 @@ func (m *Manager) init() {
 	m.once.Do(func() {
 		m.questions = questions{make(chan struct{}, quickQuestions), make(chan struct{}, slowQuestions)}
 		m.good = &goodVersions{dir: filepath.Join(m.Homes.Root, goodName)}
-		m.known, m.counted = map[Key]*followed{}, map[string]*Figures{}
+		m.known, m.counted = map[Key]*followed{}, map[string]Figures{}
 		bounds := workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstPause, lastErrorPause)
 		m.queue = workqueue.NewTypedRateLimitingQueue(jitter.Limiter[Key]{Bounds: bounds})
 	})
@@ -309,7 +306,8 @@ func (m *Manager) Figures() map[string]Figures {
 		}
 		of, known := out[f.profile]
 		if !known {
-			of = figuresOf(m.counted[f.profile], m.Rollout.paused(f.profile))
+			of = m.counted[f.profile]
+			of.Paused, of.Pods = m.Rollout.paused(f.profile), map[Health]int{HealthReady: 0, HealthStarting: 0, HealthSilent: 0, HealthFailed: 0, HealthRefused: 0, HealthEnded: 0}
 		}
 		of.Pods[f.health]++
 		out[f.profile] = of

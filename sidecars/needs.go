@@ -30,12 +30,10 @@ type Runtime interface {
 	Addresses(ctx context.Context, sandbox string) ([]string, error)
 	// Owner returns which user and group of the node a container's are.
 	Owner(ctx context.Context, spec sidecar.Spec) (uid, gid int64, err error)
-}
-
-// Logs bounds the logs of proxies.
-type Logs interface {
 	// TidyLogs removes logs of proxies that ended long ago. all are the containers in the runtime.
 	TidyLogs(all []sidecar.Container) error
+	// Applications lists the containers of a sandbox that are the pod's own, in any state.
+	Applications(ctx context.Context, sandbox string) ([]sidecar.Application, error)
 }
 
 // Images brings the image of a proxy to the node.
@@ -76,7 +74,7 @@ type Choice struct {
 	Ending, Finished bool
 }
 
-// Asker asks proxies whether they are ready.
+// Asker reaches proxies, and their listeners, inside the networks of pods.
 type Asker interface {
 	// Ask returns nil if the proxy of an epoch answers a question with yes, and ErrPortTaken, whether there is a proxy or not, if another process has its ports.
 	Ask(ctx context.Context, s podnet.Sandbox, p *Profile, epoch uint32, q Question) error
@@ -84,10 +82,6 @@ type Asker interface {
 	Serves(ctx context.Context, s podnet.Sandbox, epoch uint32) error
 	// Listens returns ErrNobodyListens if connections to the profile's outbound port are refused.
 	Listens(ctx context.Context, s podnet.Sandbox, p *Profile) error
-}
-
-// Queues moves the connections that wait at listeners.
-type Queues interface {
 	// Close has Istio's Envoy with an admin port close its listeners, and tell its clients to connect anew.
 	Close(ctx context.Context, s podnet.Sandbox, adminPort int32) error
 	// Move has the connections at a listener that closes go to the other listeners of its group, from now on, in a sandbox's network.
@@ -109,11 +103,6 @@ type Reporter interface {
 	// Forget is for a pod that is gone: its ManagedProxy goes with it. Retract removes the ManagedProxy of a pod without a proxy.
 	Forget(podUID string)
 	Retract(podUID string)
-}
-
-// Applications lists the containers of a sandbox that are the pod's own, in any state.
-type Applications interface {
-	Applications(ctx context.Context, sandbox string) ([]sidecar.Application, error)
 }
 
 // Prober runs a program of a profile's image for its answer.

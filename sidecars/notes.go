@@ -34,7 +34,6 @@ var started = struct {
 	node time.Duration
 }{time.Now(), monotonic()}
 
-// monotonic returns the node's monotonic clock.
 func monotonic() time.Duration {
 	var now unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // which every Linux has
@@ -113,7 +112,6 @@ func (h home) unnote(epoch uint32, facts ...string) error {
 	return err
 }
 
-// noted reports whether a fact is noted.
 func (h home) noted(fact string, epoch uint32) bool {
 	_, noted := h.notes()[factOf(fact, epoch)]
 	return noted
@@ -136,7 +134,6 @@ func (h home) noteFinished() error {
 	return h.change(func(s notes) { s[factFinished] = nodeTime() })
 }
 
-// finished reports whether the sandbox's application has ended lately.
 func (h home) finished(now time.Time) bool {
 	at := h.notes().at(factFinished)
 	return !at.IsZero() && now.Sub(at) < finishedFor

@@ -70,7 +70,6 @@ func checkPlaces(t *template.Template, syntax string) error {
 	return nil
 }
 
-// walk returns the position after a node.
 func (p placing) walk(n parse.Node, at position) (position, error) {
 	switch n := n.(type) {
 	case *parse.ListNode:
@@ -136,7 +135,6 @@ func use(pipe *parse.PipeNode, function string) bool {
 	return len(pipe.Cmds) == 2 || function == wordFunc
 }
 
-// unquoted reports whether a pipeline prints without the quoter.
 func unquoted(pipe *parse.PipeNode) bool {
 	last := pipe.Cmds[len(pipe.Cmds)-1].String()
 	return last == numberFunc || last == wordFunc
@@ -181,7 +179,6 @@ func (p placing) branch(n parse.Node, b *parse.BranchNode, at position) (positio
 	return first, nil
 }
 
-// after returns the position after a character of the template.
 func (p placing) after(at position, r rune) position {
 	before := at.before
 	at.before = r

@@ -95,7 +95,6 @@ func (p *Profile) withVersion(version *v1alpha1.ProxyProfileSpec) *Profile {
 	return out
 }
 
-// asksAlike reports whether a proxy is asked the same by both.
 func asksAlike(a, b *v1alpha1.Liveness) bool {
 	return a != nil && b != nil && a.TCPPort == b.TCPPort && a.SlotPorts == b.SlotPorts && equality.Semantic.DeepEqual(a.HTTPGet, b.HTTPGet)
 }
@@ -200,7 +199,6 @@ func (p *Profile) RenderShared(data SharedData) (map[string]string, error) {
 	return p.render(data)
 }
 
-// render returns the profile's files by name.
 func (p *Profile) render(data any) (map[string]string, error) {
 	out := map[string]string{}
 	for _, f := range p.files {

@@ -97,7 +97,6 @@ func (a *answer) hear(r reply, threshold int) {
 // calmly reports whether a proxy has answered all that it was asked, so that its next answer is no news.
 func (a answer) calmly() bool { return a.now && a.readiness.missed == 0 && a.alive.missed == 0 }
 
-// next returns what a proxy is asked next, and when.
 func (a answer) next(p *Profile, hasLiveness bool) (q Question, at time.Time) {
 	if !a.readiness.at.IsZero() {
 		at = a.readiness.at.Add(a.pause(p))

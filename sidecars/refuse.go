@@ -83,7 +83,6 @@ func (p *Profile) runsAsProxy(pod *corev1.Pod) string {
 	return ""
 }
 
-// ownID returns the user or group that a container itself asks for, or nil.
 func ownID(c *corev1.Container, group bool) *int64 {
 	switch {
 	case c.SecurityContext == nil:

@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// maxFileBytes bounds a rendered file.
 const maxFileBytes = 1 << 20
 
 // Data is what a profile's templates see.
@@ -98,7 +97,6 @@ func ParseTemplate(name, text, syntax string) (Template, error) {
 // ErrTooLarge means that a rendered file exceeds its bound.
 var ErrTooLarge = errors.New("it is larger than 1 MiB")
 
-// execute returns the file's content.
 func (t Template) execute(data any) (string, error) {
 	var out bounded
 	if err := t.parsed.Execute(&out, data); err != nil {
@@ -140,7 +138,6 @@ func quoteBranch(b *parse.BranchNode) {
 	quoteAll(b.ElseList)
 }
 
-// bounded is a text of at most maxFileBytes.
 type bounded struct{ strings.Builder }
 
 func (b *bounded) Write(p []byte) (int, error) {

@@ -18,7 +18,6 @@ const (
 	nodeCritical    = "system-node-critical"
 )
 
-// resources returns the bounds of the proxy's container.
 func (l launch) resources() sidecar.Resources {
 	r := l.profile.Spec.Resources
 	memory := amount(r.MemoryLimit, (*resource.Quantity).Value)

@@ -44,7 +44,6 @@ type rollout struct {
 	failed  map[Key]bool // sandboxes whose upgrades have failed since the last success
 }
 
-// waiter is a sandbox that waits for a turn.
 type waiter struct {
 	key  Key
 	want turn
@@ -177,7 +176,6 @@ func (r *Rollouts) leave(key Key) (next []Key) {
 	return next
 }
 
-// paused reports whether the upgrades of a profile are paused after failures.
 func (r *Rollouts) paused(profile string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -67,7 +67,6 @@ func (g grant) write(secrets string) error {
 	return nil
 }
 
-// secretDir is the directory of one secret of a proxy.
 type secretDir struct {
 	path string
 	owner

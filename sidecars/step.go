@@ -121,7 +121,6 @@ func list(ctx context.Context, m *Manager, key Key, f *followed) (there []sideca
 	return there, seen, nil
 }
 
-// nextStep returns the time until the next step.
 func nextStep(s hearing, d Decision, did outcome) time.Duration {
 	switch {
 	case did.absent && s.choice.Ending:

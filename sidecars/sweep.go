@@ -30,7 +30,7 @@ func (m *Manager) sweep(ctx context.Context) {
 			sweepOne(ctx, m, c)
 		}
 	}
-	if err := m.Logs.TidyLogs(all); err != nil {
+	if err := m.Runtime.TidyLogs(all); err != nil {
 		log.FromContext(ctx).Error(err, "logs of proxies not removed")
 	}
 	// A home whose application has ended lately is kept: an agent that has just started may still follow its sandbox.

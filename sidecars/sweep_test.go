@@ -25,7 +25,7 @@ func TestSweep_podEndedBetweenAgents_proxyIsEnded(t *testing.T) {
 				_, stop := s.looksAfter(agent)
 				stop()
 				n.change(func() { c.ends(n) })
-				n.arrange = func(m *Manager) { m.Runtime, m.Applications, m.Cluster = s, s, s }
+				n.arrange = func(m *Manager) { m.Runtime, m.Cluster = s, s }
 				_, stop = agent()
 				defer stop()
 				after(2 * sweepInterval)

@@ -146,10 +146,8 @@ func (v view) isDone(c sidecar.Container) bool {
 	return c.State == sidecar.Exited && v.answers[c.ID].well && !another
 }
 
-// drains reports whether an epoch's proxy was told to drain.
 func (v view) drains(epoch uint32) bool { return v.home.noted(factDraining, epoch) }
 
-// container returns one of the sandbox's containers by its ID, or nil.
 func (v view) container(id string) *sidecar.Container {
 	if i := slices.IndexFunc(v.there, func(c sidecar.Container) bool { return c.ID == id }); i >= 0 {
 		return &v.there[i]

@@ -76,7 +76,6 @@ func (r *Runtime) Applications(ctx context.Context, sandbox string) ([]sidecar.A
 	return out, nil
 }
 
-// sharedName is the name of the container in the pod of a shared proxy.
 const sharedName = "proxy"
 
 // Shared returns the running containers of the proxy that the node's pods of a profile share, that of the oldest pod first: while one pod

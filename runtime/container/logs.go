@@ -20,13 +20,10 @@ const (
 	deadLogs = 2
 )
 
-// Logs are the logs of proxies, below the kubelet's directory Root.
-type Logs struct{ Root string }
-
 // TidyLogs removes the logs of proxies that ended long ago, with the older files of each. The kubelet does that only for containers that it
 // removes itself. It rotates the logs of all containers that run, those of proxies too.
-func (l Logs) TidyLogs(containers []sidecar.Container) error {
-	root, err := os.OpenRoot(l.Root)
+func (r *Runtime) TidyLogs(containers []sidecar.Container) error {
+	root, err := os.OpenRoot(r.logRoot)
 	if err != nil {
 		return fmt.Errorf("open the directory of logs: %w", err)
 	}

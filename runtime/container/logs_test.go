@@ -59,7 +59,7 @@ func TestTidyLogs_deadEpochs_newestAreKept(t *testing.T) {
 	_, r := newFake(t, "containerd")
 	there := logs(t, r, "0.log", "0.log.20261122-080000", "0.log.20261122-075000.gz", "1.log", "1.log.20261122-080000", "2.log", "9.log", "10.log",
 		"10.log.20261122-080000", "11.log", "other", "x.log")
-	if err := (Logs{r.logRoot}).TidyLogs([]sidecar.Container{proxyOf("a", 11, sidecar.Running), proxyOf("b", 1, sidecar.Running)}); err != nil {
+	if err := r.TidyLogs([]sidecar.Container{proxyOf("a", 11, sidecar.Running), proxyOf("b", 1, sidecar.Running)}); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"1.log", "1.log.20261122-080000", "10.log", "10.log.20261122-080000", "11.log", "9.log", "other", "x.log"}
@@ -81,7 +81,7 @@ func TestTidyLogs_directoryElsewhere_isLeftAlone(t *testing.T) {
 		}
 	}
 	c := sidecar.Container{ID: "a", Epoch: 9, State: sidecar.Running, Labels: sidecar.Labels{PodNamespace: "../x", PodName: "y", PodUID: "z"}}
-	if err := (Logs{r.logRoot}).TidyLogs([]sidecar.Container{c}); err == nil {
+	if err := r.TidyLogs([]sidecar.Container{c}); err == nil {
 		t.Error("no error")
 	}
 	if entries, err := os.ReadDir(outside); err != nil || len(entries) != 3 {

@@ -38,7 +38,6 @@ func probeConfig(spec sidecar.Spec, sandbox *criv1.PodSandboxConfig) *criv1.Cont
 	return config
 }
 
-// awaitEnd asks for a container's status until it has ended.
 func awaitEnd(ctx context.Context, client criv1.RuntimeServiceClient, id string) (*criv1.ContainerStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -61,7 +60,6 @@ func awaitEnd(ctx context.Context, client criv1.RuntimeServiceClient, id string)
 	}
 }
 
-// readLog returns the end of what a container has printed.
 func readLog(name string) (string, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -45,7 +45,6 @@ func open(ctx context.Context, client criv1.RuntimeServiceClient, id string) (pr
 	return p, nil
 }
 
-// signal sends a signal to the process.
 func (p process) signal(s unix.Signal) error {
 	if err := unix.PidfdSendSignal(p.fd, s, nil, 0); err != nil {
 		return fmt.Errorf("signal container %s: %w", p.id, err)
@@ -73,7 +72,6 @@ func (p process) wait(ctx context.Context) error {
 	return nil
 }
 
-// close closes the descriptor.
 func (p process) close() { _ = unix.Close(p.fd) }
 
 // pidOf returns the node's number of a running container's first process.

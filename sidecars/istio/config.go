@@ -52,7 +52,6 @@ func aliasIn(text string) string {
 	return ""
 }
 
-// short is a value as a message can have it.
 func short(value any) string { return fmt.Sprintf("%.80s", fmt.Sprint(value)) }
 
 // merge lays a ProxyConfig over another one as Istio does (MergeProxyConfig in pkg/config/mesh/mesh.go): field by field, and within

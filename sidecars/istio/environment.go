@@ -86,7 +86,6 @@ func (e *environment) expand(text string, room int) (expanded string, fits bool)
 	return out.String(), out.Len() <= room
 }
 
-// resolve returns what a reference stands for.
 func (e *environment) resolve(found string) string {
 	if found == "$$" {
 		return "$"

@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// workload is what a pod belongs to.
 type workload struct {
 	apiVersion, kind, name string
 }

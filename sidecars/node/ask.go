@@ -21,7 +21,6 @@ import (
 	"istio-pod-network-controller/sidecars"
 )
 
-// askTimeout bounds one question to a proxy.
 const askTimeout = time.Second
 
 // asker asks proxies whether they are ready, from inside their pods' network namespaces.
@@ -117,7 +116,6 @@ func (a asker) askPort(ctx context.Context, s podnet.Sandbox, port int32) error 
 	}
 }
 
-// dial connects to a port of the pod's loopback.
 func (a asker) dial(ctx context.Context, s podnet.Sandbox, port int32) (net.Conn, error) {
 	conn, err := kernel.Visit(ctx, a.namespaces, s.Place(), func(_ context.Context, ns *netns.NS) (net.Conn, error) {
 		fd, err := ns.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)

@@ -14,7 +14,6 @@ import (
 	"istio-pod-network-controller/sidecars"
 )
 
-// sidecarCluster is what the proxy manager reads of the cluster.
 type sidecarCluster struct {
 	pods     controllers.Reader
 	profiles *profiles

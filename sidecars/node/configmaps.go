@@ -113,7 +113,6 @@ func (c *configMaps) read(ctx context.Context, key types.NamespacedName) (map[st
 	return values, nil
 }
 
-// first reads an object that is not watched.
 func (c *configMaps) first(ctx context.Context, key types.NamespacedName) (found corev1.ConfigMapList, err error) {
 	asked, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()

@@ -64,7 +64,7 @@ func (n *envoyNode) agent(t *testing.T) (m *sidecars.Manager, stop func()) {
 	n.killed, n.calls = cancel, 0
 	n.mu.Unlock()
 	m = &sidecars.Manager{
-		Runtime: n, Logs: noLogs{}, Images: n, Prober: n, Cluster: n, Reporter: n, Homes: n.homes, Rollout: &sidecars.Rollouts{},
+		Runtime: n, Images: n, Prober: n, Cluster: n, Reporter: n, Homes: n.homes, Rollout: &sidecars.Rollouts{},
 		Asker: countedAsker{asker{namespaces(t), n.homes}, n},
 	}
 	done := make(chan struct{})
@@ -72,11 +72,6 @@ func (n *envoyNode) agent(t *testing.T) (m *sidecars.Manager, stop func()) {
 	m.Follow(n.sandbox)
 	return m, func() { cancel(); <-done }
 }
-
-// noLogs has none to remove.
-type noLogs struct{}
-
-func (noLogs) TidyLogs([]sidecar.Container) error { return nil }
 
 // countedAsker has the agent killed after answers, too: what it knows from them is lost.
 type countedAsker struct {

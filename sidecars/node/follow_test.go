@@ -21,6 +21,8 @@ type refusing struct {
 
 func (*refusing) List(context.Context, string) ([]sidecar.Container, error) { return nil, nil }
 
+func (*refusing) TidyLogs([]sidecar.Container) error { return nil }
+
 func (r *refusing) Choice(context.Context, podnet.Sandbox) (sidecars.Choice, error) {
 	r.looks++
 	return sidecars.Choice{Name: "edge", Refusal: "there is none"}, nil
@@ -39,7 +41,7 @@ func TestFollow_checkOfAPod_hasNoProxyLookedAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &refusing{}
 		p := &Proxies{cluster: sidecarCluster{profiles: newProfiles(nil, "n1"), leads: notes}, reports: reports, manager: &sidecars.Manager{
-			Runtime: r, Logs: noLogs{}, Cluster: r, Reporter: r, Homes: homes, Rollout: &sidecars.Rollouts{},
+			Runtime: r, Cluster: r, Reporter: r, Homes: homes, Rollout: &sidecars.Rollouts{},
 		}}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})

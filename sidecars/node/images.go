@@ -108,7 +108,7 @@ func (i *sidecarImages) credentials(image string, secrets []v1alpha1.SecretRefer
 		if err == nil {
 			continue
 		}
-		err = fmt.Errorf("imagePullSecrets: Secret %q: %w", s.Name, explained(err))
+		err = fmt.Errorf("imagePullSecrets: Secret %q: %w", s.Name, err)
 		if unusable != nil {
 			err = fmt.Errorf("%w; %w", unusable, err)
 		}

@@ -46,7 +46,7 @@ func TestIstio_portsOfTheEpoch_areUsed(t *testing.T) {
 	if err := a.Ask(t.Context(), s, p, 1, sidecars.IsReady); err != nil {
 		t.Error(err)
 	}
-	if err := (queues{a.namespaces}).Close(t.Context(), s, 15320); err != nil {
+	if err := a.Close(t.Context(), s, 15320); err != nil {
 		t.Error(err)
 	}
 	for _, want := range []string{"GET /healthz/ready", "POST /drain_listeners?graceful", "POST /drain_listeners"} {

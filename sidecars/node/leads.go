@@ -21,7 +21,6 @@ type lead struct {
 	Shared bool `json:"shared,omitempty"`
 }
 
-// led is a lead with its sandbox.
 type led struct {
 	Sandbox string `json:"-"`
 	Now     lead   `json:"now"`
@@ -89,7 +88,6 @@ func (l *leads) set(s podnet.Sandbox, now lead) (before lead, changed bool, err 
 	return old.Now, true, l.write(s.UID, led{Sandbox: s.ID, Now: now})
 }
 
-// forget drops a pod that is gone.
 func (l *leads) forget(podUID string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,7 +113,6 @@ func (l *leads) prune(ctx context.Context, ready func(ctx context.Context, sandb
 	}, prunePause)
 }
 
-// all returns the sandbox of each pod.
 func (l *leads) all() map[string]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -20,7 +20,6 @@ type sidecarProber struct {
 	known map[string]answered // by the image's name and the command
 }
 
-// answered is what an image, by its ID, has answered.
 type answered struct{ image, output string }
 
 // Output returns what the program of a container prints.

@@ -320,6 +320,12 @@ func (p *processes) Wait(ctx context.Context, id string) error {
 	}
 }
 
+func (p *processes) Applications(context.Context, string) ([]sidecar.Application, error) {
+	return []sidecar.Application{{ID: "app", Name: "app", State: sidecar.Running}}, nil
+}
+
+func (p *processes) TidyLogs([]sidecar.Container) error { return nil }
+
 func (p *processes) Ready(context.Context, string) (bool, error) { return true, nil }
 
 func (p *processes) Addresses(context.Context, string) ([]string, error) { return nil, nil }

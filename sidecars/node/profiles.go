@@ -27,7 +27,6 @@ type profiles struct {
 	known    map[string]profile
 }
 
-// profile is a compiled ProxyProfile, or why it cannot be used.
 type profile struct {
 	name       string
 	uid        types.UID

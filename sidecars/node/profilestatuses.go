@@ -40,7 +40,6 @@ type profileStatuses struct {
 	dirty  atomic.Bool
 }
 
-// changed has the profiles looked at.
 func (s *profileStatuses) changed() { s.dirty.Store(true) }
 
 // work is the elected agent's, until ctx ends.
@@ -62,7 +61,6 @@ func (s *profileStatuses) work(ctx context.Context) {
 	}, countPause)
 }
 
-// write writes what differs from the counts.
 func (s *profileStatuses) write(ctx context.Context, counts *proxyCounts) error {
 	var profiles v1alpha1.ProxyProfileList
 	if err := s.cache.List(ctx, &profiles); err != nil {

@@ -109,12 +109,14 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 	volumes := secretvolume.Volumes{Root: c.Secrets}
 	images := &sidecarImages{runtime: runtime, secrets: volumes, pause: pullPause}
 	out.manager = &sidecars.Manager{
-		Runtime: runtime, Logs: container.Logs{Root: DefaultLogRoot}, Images: images, Prober: &sidecarProber{programs: runtime}, Applications: runtime,
-		Cluster: ownCluster{out.cluster}, ControlPlanes: out.cluster, Asker: asker{c.Namespaces, homes}, Queues: queues{c.Namespaces},
+		Runtime: runtime, Images: images, Prober: &sidecarProber{programs: runtime},
+		Cluster: ownCluster{out.cluster}, ControlPlanes: out.cluster, Asker: asker{c.Namespaces, homes},
 		Reporter: ownReporter{out.reports}, Homes: homes, Rollout: &sidecars.Rollouts{},
 		Secrets: &sidecarSecrets{volumes: volumes, audiences: c.TokenAudiences, client: mgr.GetClient(), configMaps: &configMaps{api: api}},
 	}
-	if err := r.Register(proxyMetrics{out.manager.Figures}); err != nil {
+	metrics := newProxyMetrics(out.manager.Figures)
+	out.manager.Started = observing(metrics.starts)
+	if err := r.Register(metrics); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	images.done = func() { out.manager.Notify("") }

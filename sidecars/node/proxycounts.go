@@ -33,7 +33,6 @@ type proxyCounts struct {
 	known map[types.NamespacedName]countedProxy // nil until all have been read
 }
 
-// countedProxy is what counts of a ManagedProxy.
 type countedProxy struct {
 	profile, node string
 	// ready and failed are versions of the profile: of the ready proxy, and of the proxy that has failed; both may be "".

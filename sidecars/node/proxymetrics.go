@@ -1,6 +1,8 @@
 package node
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"istio-pod-network-controller/controllers"
@@ -14,20 +16,28 @@ var (
 	proxyRestarts = prometheus.NewDesc(controllers.MetricPrefix+"managed_proxy_restarts_total", "Proxies of pods' own that ended without being told to, or hung (liveness). Each is replaced.", []string{"profile"}, nil)
 	proxyUpgrades = prometheus.NewDesc(controllers.MetricPrefix+"managed_proxy_upgrades_total", "Upgrades of pods' own proxies to another version of their profile, by result: succeeded, or failed (the new proxy did not become "+
 		"ready, and the old one serves on; it is tried again).", []string{"profile", "result"}, nil)
-	proxyStarts = prometheus.NewDesc(controllers.MetricPrefix+"managed_proxy_start_duration_seconds", "Time from when the rules of a sandbox without a proxy are in force until its first proxy is ready.", []string{"profile"}, nil)
 )
 
 // proxyMetrics shows the node's own proxies of pods. A profile has series while pods of the node have chosen it, and all of them from the start,
 // as in sharedMetrics.
 type proxyMetrics struct {
 	figures func() map[string]sidecars.Figures
+	starts  *prometheus.HistogramVec
+}
+
+func newProxyMetrics(figures func() map[string]sidecars.Figures) proxyMetrics {
+	return proxyMetrics{figures, prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: controllers.MetricPrefix + "managed_proxy_start_duration_seconds", Help: "Time from when the rules of a sandbox without a proxy are in force until its first proxy is ready.",
+		Buckets: prometheus.ExponentialBuckets(0.125, 4, 6), // to 128 s
+	}, []string{"profile"})}
 }
 
 // Describe sends the descriptions of what Collect sends.
-func (proxyMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{managedProxies, rolloutPaused, proxyRestarts, proxyUpgrades, proxyStarts} {
+func (m proxyMetrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{managedProxies, rolloutPaused, proxyRestarts, proxyUpgrades} {
 		ch <- d
 	}
+	m.starts.Describe(ch)
 }
 
 // Collect sends the series of each profile.
@@ -40,15 +50,10 @@ func (m proxyMetrics) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(proxyRestarts, prometheus.CounterValue, float64(f.Restarts), profile)
 		ch <- prometheus.MustNewConstMetric(proxyUpgrades, prometheus.CounterValue, float64(f.Upgraded), profile, "succeeded")
 		ch <- prometheus.MustNewConstMetric(proxyUpgrades, prometheus.CounterValue, float64(f.Failed), profile, "failed")
-		ch <- histogramOf(proxyStarts, f.Starts, profile)
+		ch <- m.starts.WithLabelValues(profile).(prometheus.Histogram)
 	}
 }
 
-// histogramOf returns times of a profile as a histogram.
-func histogramOf(d *prometheus.Desc, of sidecars.Durations, profile string) prometheus.Metric {
-	within := map[float64]uint64{}
-	for bound, n := range of.Within {
-		within[bound.Seconds()] = n
-	}
-	return prometheus.MustNewConstHistogram(d, of.Count, of.Sum.Seconds(), within, profile)
+func observing(of *prometheus.HistogramVec) func(profile string, took time.Duration) {
+	return func(profile string, took time.Duration) { of.WithLabelValues(profile).Observe(took.Seconds()) }
 }

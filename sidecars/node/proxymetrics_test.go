@@ -15,15 +15,16 @@ func TestProxyMetrics_figures_areServed(t *testing.T) {
 	figures := map[string]sidecars.Figures{
 		"edge": {
 			Pods: map[sidecars.Health]int{sidecars.HealthReady: 3, sidecars.HealthSilent: 2}, Paused: true, Restarts: 4, Upgraded: 5, Failed: 6,
-			Starts: sidecars.Durations{Count: 7, Sum: time.Second, Within: map[time.Duration]uint64{time.Second: 7}},
 		},
 		"other": {Pods: map[sidecars.Health]int{sidecars.HealthFailed: 1}},
 	}
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(proxyMetrics{func() map[string]sidecars.Figures { return figures }})
+	m := newProxyMetrics(func() map[string]sidecars.Figures { return figures })
+	registry.MustRegister(m)
+	observing(m.starts)("edge", time.Second)
 	want := map[string]float64{
 		"managed_proxies edge ready": 3, "managed_proxies edge silent": 2, "managed_proxy_rollout_paused edge": 1, "managed_proxy_restarts_total edge": 4,
-		"managed_proxy_upgrades_total edge succeeded": 5, "managed_proxy_upgrades_total edge failed": 6, "managed_proxy_start_duration_seconds edge": 7,
+		"managed_proxy_upgrades_total edge succeeded": 5, "managed_proxy_upgrades_total edge failed": 6, "managed_proxy_start_duration_seconds edge": 1,
 		"managed_proxies other failed": 1, "managed_proxy_rollout_paused other": 0, "managed_proxy_restarts_total other": 0,
 		"managed_proxy_upgrades_total other succeeded": 0, "managed_proxy_upgrades_total other failed": 0, "managed_proxy_start_duration_seconds other": 0,
 	}

@@ -14,17 +14,14 @@ import (
 	"istio-pod-network-controller/iptables/kernel"
 )
 
-// queues are the accept queues of listeners in pods.
-type queues struct{ namespaces kernel.Namespaces }
-
 // migrateSetting is the kernel's switch for it, one for each network namespace, by its path below /proc.
 const migrateSetting = "sys/net/ipv4/tcp_migrate_req"
 
 // Move has the kernel give the queue of a listener that closes to the other listeners of the same address, port and user.
-func (q queues) Move(ctx context.Context, s podnet.Sandbox) error {
+func (a asker) Move(ctx context.Context, s podnet.Sandbox) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	_, err := kernel.Visit(ctx, q.namespaces, s.Place(), func(_ context.Context, ns *netns.NS) (struct{}, error) {
+	_, err := kernel.Visit(ctx, a.namespaces, s.Place(), func(_ context.Context, ns *netns.NS) (struct{}, error) {
 		return struct{}{}, ns.Inside(migrate)
 	})
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOSYS) {
@@ -36,14 +33,12 @@ func (q queues) Move(ctx context.Context, s podnet.Sandbox) error {
 }
 
 // Close has an Envoy tell the clients of all its connections to open new ones, and then close its listeners.
-func (q queues) Close(ctx context.Context, s podnet.Sandbox, adminPort int32) error {
+func (a asker) Close(ctx context.Context, s podnet.Sandbox, adminPort int32) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	for _, how := range []string{"?graceful", ""} {
 		url := fmt.Sprintf("http://127.0.0.1:%d/drain_listeners%s", adminPort, how)
-		dial := func(ctx context.Context) (net.Conn, error) {
-			return asker{namespaces: q.namespaces}.dial(ctx, s, adminPort)
-		}
+		dial := func(ctx context.Context) (net.Conn, error) { return a.dial(ctx, s, adminPort) }
 		if err := ask(ctx, http.MethodPost, url, dial); err != nil {
 			return err
 		}

@@ -27,7 +27,7 @@ func migrates(t *testing.T, ns *netns.NS) (setting string) {
 func TestMove_pod_isSetThereAlone(t *testing.T) {
 	t.Parallel()
 	pod, world := kerneltest.NewPod(t)
-	q := queues{namespaces(t)}
+	q := asker{namespaces: namespaces(t)}
 	for _, ns := range []*netns.NS{pod, pod, kerneltest.NewWithUsers(t)} {
 		if err := q.Move(t.Context(), podnet.Sandbox{NetNS: ns.Path()}); err != nil {
 			t.Fatal(err)

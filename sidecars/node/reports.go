@@ -39,7 +39,6 @@ type sidecarReports struct {
 	chosen  map[string]choice // by the pod's UID
 }
 
-// choice is what a pod has chosen.
 type choice struct {
 	// chosen reports whether it has a proxy at all, and shared whether that is a shared one.
 	chosen, shared bool
@@ -47,7 +46,6 @@ type choice struct {
 	why string
 }
 
-// sidecarReport is what is known of one pod's proxy.
 type sidecarReport struct {
 	sandbox podnet.Sandbox
 	status  sidecars.Status
@@ -278,7 +276,6 @@ func (r *sidecarReports) retract(ctx context.Context, uid string, report sidecar
 	return nil
 }
 
-// apply returns the object's UID.
 func (r *sidecarReports) apply(ctx context.Context, object map[string]any, status bool) (types.UID, error) {
 	made := &unstructured.Unstructured{Object: maps.Clone(object)}
 	what := client.ApplyConfigurationFromUnstructured(made)

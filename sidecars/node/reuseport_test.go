@@ -138,8 +138,8 @@ func (n *sharingNode) agent(t *testing.T) (m *sidecars.Manager, stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	spaces := namespaces(t)
 	m = &sidecars.Manager{
-		Runtime: n, Logs: noLogs{}, Images: n, Prober: n, Cluster: n, Reporter: n, Homes: n.homes, Rollout: &sidecars.Rollouts{},
-		Asker: asker{spaces, n.homes}, Queues: queues{spaces},
+		Runtime: n, Images: n, Prober: n, Cluster: n, Reporter: n, Homes: n.homes, Rollout: &sidecars.Rollouts{},
+		Asker: asker{spaces, n.homes},
 	}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = m.Start(ctx) }()

@@ -41,8 +41,7 @@ type sidecarSecrets struct {
 
 // Secret returns the values of a Secret's keys, all of one version. Without keys it returns all.
 func (s *sidecarSecrets) Secret(name string, keys []string) (map[string][]byte, error) {
-	values, err := s.volumes.Read(name, keys...)
-	return values, explained(err)
+	return s.volumes.Read(name, keys...)
 }
 
 // Token returns a token of the pod's ServiceAccount. It is bound to the pod: the API server refuses it once the pod is gone.
@@ -78,7 +77,6 @@ func (s *sidecarSecrets) away() error {
 	return nil
 }
 
-// note remembers a request that was not answered.
 func (s *sidecarSecrets) note(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,15 +91,4 @@ func allowed(audiences []string) string {
 		return "no audience"
 	}
 	return "only " + strings.Join(audiences, ", ")
-}
-
-// explained adds to an error what to do about a Secret that cannot be read.
-func explained(err error) error {
-	switch {
-	case errors.Is(err, secretvolume.ErrNotMounted):
-		return fmt.Errorf("%w: name it in the chart's value sidecars.secrets", err)
-	case errors.Is(err, secretvolume.ErrMissing):
-		return fmt.Errorf("%w: create it in the agent's namespace; nodes have it a minute or two later", err)
-	}
-	return err
 }

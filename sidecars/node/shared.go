@@ -34,12 +34,14 @@ func addShared(mgr manager.Manager, r prometheus.Registerer, c Config, to *Proxi
 		return fmt.Errorf("--shared-root: %w", err)
 	}
 	m := &shared.Manager{
-		Cluster: to.cluster, Proxies: sharedContainers{runtime, c.AgentNamespace}, Ends: runtime,
+		Cluster: to.cluster, Proxies: sharedContainers{runtime, c.AgentNamespace},
 		Sandboxes: sharedSandboxes{runtime: runtime, namespaces: c.Namespaces, directories: netnsDirectories()},
 		Reporter:  sharedReporter{to.reports}, Root: c.SharedRoot, Node: c.Node, Hold: to.cluster.leads.holds,
 	}
 	to.shared = m
-	if err := r.Register(sharedMetrics{m.Figures}); err != nil {
+	metrics := newSharedMetrics(m.Figures)
+	m.Changed = observing(metrics.changes)
+	if err := r.Register(metrics); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	return mgr.Add(m)

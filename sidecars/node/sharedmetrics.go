@@ -16,21 +16,29 @@ var (
 	sharedReloads = prometheus.NewDesc(controllers.MetricPrefix+"shared_proxy_reloads_total", "New configurations of a shared proxy, by profile and result: applied (the proxy has confirmed it), refused (the templates or the "+
 		"proxy's check did not pass it with all pods; what became of the rest counts as well), unconfirmed (the proxy did not answer its version in time, and the old one came back), or failed (it could "+
 		"not be written, or the runtime did not pass the check or the signal on).", []string{"profile", "result"}, nil)
-	sharedChanges = prometheus.NewDesc(controllers.MetricPrefix+"shared_proxy_change_duration_seconds", "Time from when the agent learns that a pod has chosen a shared profile, or has changed, until the proxy has "+
-		"confirmed a configuration with that. Changes that are refused first are left out.", []string{"profile"}, nil)
 )
 
 // sharedMetrics shows the shared proxies of the node. A profile has series while it has pods on the node or its proxy runs there, and all of
 // them from the start: rate() does not see the first value of a series as an increase.
 type sharedMetrics struct {
 	figures func() map[string]shared.Figures
+	changes *prometheus.HistogramVec
+}
+
+func newSharedMetrics(figures func() map[string]shared.Figures) sharedMetrics {
+	return sharedMetrics{figures, prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: controllers.MetricPrefix + "shared_proxy_change_duration_seconds", Help: "Time from when the agent learns that a pod has chosen a shared profile, or has changed, until the proxy has " +
+			"confirmed a configuration with that. Changes that are refused first are left out.",
+		Buckets: prometheus.ExponentialBuckets(0.1, 2, 11), // to 102 s
+	}, []string{"profile"})}
 }
 
 // Describe sends the descriptions of what Collect sends.
-func (sharedMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{sharedPods, sharedUp, sharedNewest, sharedReloads, sharedChanges} {
+func (m sharedMetrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{sharedPods, sharedUp, sharedNewest, sharedReloads} {
 		ch <- d
 	}
+	m.changes.Describe(ch)
 }
 
 // Collect sends the series of each profile.
@@ -44,7 +52,7 @@ func (m sharedMetrics) Collect(ch chan<- prometheus.Metric) {
 		for result, n := range f.Reloads {
 			ch <- prometheus.MustNewConstMetric(sharedReloads, prometheus.CounterValue, float64(n), profile, string(result))
 		}
-		ch <- histogramOf(sharedChanges, f.Changes, profile)
+		ch <- m.changes.WithLabelValues(profile).(prometheus.Histogram)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"istio-pod-network-controller/controllers"
-	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/sidecars/shared"
 )
 
@@ -19,16 +18,19 @@ func TestSharedMetrics_figures_areServed(t *testing.T) {
 		"edge": {
 			Served: 3, Refused: 2, Waiting: 1, Running: true, Newest: true,
 			Reloads: map[shared.Result]uint64{shared.Applied: 7, shared.Refused: 6, shared.Unconfirmed: 5, shared.Failed: 4},
-			Changes: sidecars.Durations{Count: 9, Sum: 3 * time.Second, Within: map[time.Duration]uint64{500 * time.Millisecond: 8, time.Second: 9}},
 		},
 		"other": {Waiting: 1},
 	}
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(sharedMetrics{func() map[string]shared.Figures { return figures }})
+	m := newSharedMetrics(func() map[string]shared.Figures { return figures })
+	registry.MustRegister(m)
+	for range 3 {
+		observing(m.changes)("edge", time.Second)
+	}
 	want := map[string]float64{
 		"shared_proxy_pods edge served": 3, "shared_proxy_pods edge refused": 2, "shared_proxy_pods edge waiting": 1, "shared_proxy_up edge": 1, "shared_proxy_newest edge": 1,
 		"shared_proxy_reloads_total edge applied": 7, "shared_proxy_reloads_total edge refused": 6, "shared_proxy_reloads_total edge unconfirmed": 5,
-		"shared_proxy_reloads_total edge failed": 4, "shared_proxy_change_duration_seconds edge": 9,
+		"shared_proxy_reloads_total edge failed": 4, "shared_proxy_change_duration_seconds edge": 3,
 		"shared_proxy_pods other served": 0, "shared_proxy_pods other refused": 0, "shared_proxy_pods other waiting": 1, "shared_proxy_up other": 0, "shared_proxy_newest other": 0,
 		"shared_proxy_change_duration_seconds other": 0,
 	}
@@ -46,7 +48,7 @@ func TestSharedMetrics_figures_areServed(t *testing.T) {
 			continue
 		}
 		h := f.GetMetric()[0].GetHistogram()
-		if b := h.GetBucket(); h.GetSampleSum() != 3 || len(b) != 2 || b[0].GetUpperBound() != 0.5 || b[0].GetCumulativeCount() != 8 || b[1].GetUpperBound() != 1 {
+		if b := h.GetBucket(); h.GetSampleSum() != 3 || len(b) != 11 || b[0].GetUpperBound() != 0.1 || b[3].GetCumulativeCount() != 0 || b[4].GetCumulativeCount() != 3 {
 			t.Errorf("histogram %v", h)
 		}
 	}

@@ -18,7 +18,6 @@ import (
 	"istio-pod-network-controller/sidecars"
 )
 
-// bindTimeout bounds the look at a pod's ports.
 const bindTimeout = time.Second
 
 // netnsName is what a shared proxy's configuration may have as the name of a network namespace.
@@ -27,7 +26,6 @@ var netnsName = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
 // netnsDirectories are where a shared proxy opens network namespaces by their names. One is a link to the other on most nodes.
 func netnsDirectories() []string { return []string{"/var/run/netns", "/run/netns"} }
 
-// sandboxRuntime asks the runtime whether a sandbox runs.
 type sandboxRuntime interface {
 	Ready(ctx context.Context, sandbox string) (bool, error)
 }

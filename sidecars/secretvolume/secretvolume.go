@@ -19,10 +19,9 @@ const (
 )
 
 var (
-	// ErrNotMounted means that the agent has no volume of this Secret.
-	ErrNotMounted = errors.New("it is not one of the Secrets that the agent may use")
-	// ErrMissing means that the Secret is not there, or has no keys: a volume of an optional Secret shows both alike.
-	ErrMissing = errors.New("it is not there, or empty")
+	errNotMounted = errors.New("it is not one of the Secrets that the agent may use: name it in the chart's value sidecars.secrets")
+	// A volume of an optional Secret shows both alike.
+	errMissing = errors.New("it is not there, or empty: create it in the agent's namespace; nodes have it a minute or two later")
 )
 
 // Volumes is a directory with a volume for each Secret, by the Secret's name.
@@ -48,16 +47,16 @@ func (v Volumes) Read(name string, keys ...string) (map[string][]byte, error) {
 // read reads again if the kubelet has changed the volume meanwhile: it removes an older version once a newer one is in its place.
 func (v Volumes) read(name string) (values map[string][]byte, err error) {
 	if name == "" || filepath.Base(name) != name || name == "." || name == ".." {
-		return nil, ErrNotMounted
+		return nil, errNotMounted
 	}
 	dir := filepath.Join(v.Root, name)
 	if _, err := os.Lstat(dir); v.Root == "" || err != nil {
-		return nil, ErrNotMounted
+		return nil, errNotMounted
 	}
 	for range attempts {
 		version, errLink := os.Readlink(filepath.Join(dir, dataLink))
 		if errLink != nil {
-			return nil, ErrMissing
+			return nil, errMissing
 		}
 		values, err = readVersion(filepath.Join(dir, filepath.Base(version)))
 		if now, errNow := os.Readlink(filepath.Join(dir, dataLink)); errNow == nil && now == version {
@@ -69,7 +68,7 @@ func (v Volumes) read(name string) (values map[string][]byte, err error) {
 	case err != nil:
 		return nil, err
 	case len(values) == 0:
-		return nil, ErrMissing
+		return nil, errMissing
 	}
 	return values, nil
 }

@@ -49,13 +49,13 @@ func TestRead_volumes_giveKeys(t *testing.T) {
 		"all keys":              {secret: "mesh", want: map[string][]byte{"tls.crt": []byte("certificate"), "tls.key": []byte("key")}},
 		"one key":               {secret: "mesh", keys: []string{"tls.crt"}, want: map[string][]byte{"tls.crt": []byte("certificate")}},
 		"a key that is missing": {secret: "mesh", keys: []string{"tls.crt", "ca.crt"}, text: `it has no key "ca.crt"`},
-		"no keys":               {secret: "empty", err: ErrMissing},
-		"no Secret":             {secret: "absent", err: ErrMissing},
-		"no volume":             {secret: "other", err: ErrNotMounted},
-		"a path":                {secret: "../mesh", err: ErrNotMounted},
-		"the directory itself":  {secret: ".", err: ErrNotMounted},
-		"the one above":         {secret: "..", err: ErrNotMounted},
-		"no name":               {secret: "", err: ErrNotMounted},
+		"no keys":               {secret: "empty", err: errMissing},
+		"no Secret":             {secret: "absent", err: errMissing},
+		"no volume":             {secret: "other", err: errNotMounted},
+		"a path":                {secret: "../mesh", err: errNotMounted},
+		"the directory itself":  {secret: ".", err: errNotMounted},
+		"the one above":         {secret: "..", err: errNotMounted},
+		"no name":               {secret: "", err: errNotMounted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Volumes{root}.Read(c.secret, c.keys...)
@@ -70,7 +70,7 @@ func TestRead_volumes_giveKeys(t *testing.T) {
 			}
 		})
 	}
-	if _, err := (Volumes{}).Read("etc"); !errors.Is(err, ErrNotMounted) {
+	if _, err := (Volumes{}).Read("etc"); !errors.Is(err, errNotMounted) {
 		t.Errorf("without a directory: error %v", err)
 	}
 }

@@ -25,8 +25,7 @@ var errNotTold = errors.New("have the shared proxy reload")
 //   - The link current is swapped, and the proxy is told.
 //   - Once the proxy answers the version, it is confirmed. If it does not, current leads back to what it was: the old configuration goes on.
 func (t *trial) apply(ctx context.Context) error {
-	members := t.passed.members
-	rec := &record{Version: t.passed.version, Dir: t.passed.dir, Hash: t.profile.Hash, Spec: t.profile.Spec, Members: ordered(members)}
+	rec := t.passed
 	switch {
 	case t.inForce != nil && t.inForce.Version == rec.Version:
 		rec.Dir, rec.Container = t.inForce.Dir, t.inForce.Container
@@ -38,7 +37,7 @@ func (t *trial) apply(ctx context.Context) error {
 	if err := t.swap(rec); err != nil {
 		return err
 	}
-	if t.inForce != nil || len(members) > 0 { // the first one, without pods, is no reason to let them wait
+	if t.inForce != nil || len(rec.Members) > 0 { // the first one, without pods, is no reason to let them wait
 		t.reloaded = time.Now()
 	}
 	said, err := t.reload(ctx, rec.Version)
@@ -48,13 +47,12 @@ func (t *trial) apply(ctx context.Context) error {
 	t.hear(said, err)
 	if said.version == rec.Version {
 		rec.Container, t.result = t.seen.id, Applied
-		log.FromContext(ctx).Info("shared proxy configured", "version", rec.Version, "pods", len(members))
+		log.FromContext(ctx).Info("shared proxy configured", "version", rec.Version, "pods", len(rec.Members))
 		return t.confirm(state{Confirmed: rec}, rec)
 	}
 	return t.goBack(ctx, old, rec.Version, err)
 }
 
-// confirm notes what is in force now.
 func (t *trial) confirm(now state, rec *record) error {
 	t.state, t.inForce, t.last = now, rec, rec
 	if t.whole {
@@ -68,16 +66,14 @@ func (t *trial) confirm(now state, rec *record) error {
 		if p == nil || t.whole {
 			continue
 		}
-		if took, measured := t.inForceNow(p); measured {
-			t.mu.Lock()
-			t.figures.Changes.Add(took)
-			t.mu.Unlock()
+		if took, measured := t.inForceNow(p); measured && t.Changed != nil {
+			t.Changed(t.name, took)
 		}
 		if p.before == nil {
-			t.pauses.of(p.sandbox.UID).joined.note(time.Now(), firstChange, "")
+			t.pauses.of(p.sandbox.UID).joined.note(time.Now(), firstChange, lastPause, "")
 		}
 		if p.before != nil && p.before.Data.IP != "" {
-			t.pauses.of(p.sandbox.UID).changed.note(time.Now(), firstChange, "")
+			t.pauses.of(p.sandbox.UID).changed.note(time.Now(), firstChange, lastPause, "")
 		}
 	}
 	t.wakeAt(time.Now()) // for waiting pods

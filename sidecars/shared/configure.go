@@ -139,12 +139,11 @@ func (r *round) shrink(ctx context.Context) error {
 	if len(keep) == len(r.last.Members) {
 		return nil
 	}
-	content, err := render(p, r.Node, keep)
+	rec, files, err := render(p, r.Node, keep)
 	if err != nil {
 		return err
 	}
-	rec := &record{Version: content.version, Hash: r.last.Hash, Spec: r.last.Spec, Members: keep}
-	if rec.Dir, err = r.dir.write(content.files, p.Spec.RunAsGroup); err != nil {
+	if rec.Dir, err = r.dir.write(files, p.Spec.RunAsGroup); err != nil {
 		return err
 	}
 	if err := r.swap(rec); err != nil {

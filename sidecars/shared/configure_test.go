@@ -118,7 +118,7 @@ func TestConfigure_refusedVersionInForce_isNotRefused(t *testing.T) {
 	t.Parallel()
 	h, pods := newByHand(t, "a")
 	h.g.bad.hash = h.g.state.Confirmed.Hash
-	h.g.bad.grow(time.Now(), time.Hour, time.Hour, "the proxy did not answer")
+	h.g.bad.note(time.Now(), time.Hour, time.Hour, "the proxy did not answer")
 	b := h.pod("b", func(p *fakePod) { p.refusal = "no" })
 	h.g.follow(b, true)
 	h.rounds(1)

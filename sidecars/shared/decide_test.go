@@ -149,14 +149,14 @@ func TestBackoff_repeated_growsAndEnds(t *testing.T) {
 		t.Error("a pause before anything was refused")
 	}
 	for _, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
-		b.note(now, firstPause, "no")
+		b.note(now, firstPause, lastPause, "no")
 		if got := b.until.Sub(now); got != want*time.Second {
 			t.Errorf("got %s, want %ds", got, want)
 		}
 		now = b.until
 	}
 	now = now.Add(calmTime + time.Second)
-	if b.note(now, firstPause, "no"); b.until.Sub(now) != firstPause {
+	if b.note(now, firstPause, lastPause, "no"); b.until.Sub(now) != firstPause {
 		t.Errorf("after a calm time: %s", b.until.Sub(now))
 	}
 }

@@ -58,7 +58,6 @@ func (d directory) own(pod string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), pod), nil
 }
 
-// mark lets a proxy's pod become ready.
 func (d directory) mark(pod string) error {
 	own, err := d.own(pod)
 	if err != nil {
@@ -77,7 +76,6 @@ func (d directory) mark(pod string) error {
 // forgotten is how old the directory of a proxy's pod is at least when it is removed. A pod whose container is started anew is not listed.
 const forgotten = 10 * time.Minute
 
-// sweep removes the directories of proxies' pods that are gone.
 func (d directory) sweep(there []Instance) error {
 	entries, err := os.ReadDir(d.run())
 	if err != nil {
@@ -137,7 +135,6 @@ func writeFile(path, content string, gid int64) error {
 	return nil
 }
 
-// unused returns the name of the next configuration.
 func (d directory) unused() (string, error) {
 	entries, err := os.ReadDir(d.files())
 	if err != nil {
@@ -154,7 +151,6 @@ func (d directory) unused() (string, error) {
 	return versionDir + strconv.Itoa(last+1), nil
 }
 
-// point lets a link lead to a configuration.
 func (d directory) point(link, to string) error {
 	return sidecars.ReplaceLink(filepath.Join(d.files(), link), to)
 }
@@ -186,7 +182,6 @@ func (d directory) prune(s state) error {
 	return err
 }
 
-// state is what is known of a proxy's configurations.
 type state struct {
 	// Confirmed is the configuration that the proxy has answered for. Pending was put into force after it, and was not confirmed.
 	Confirmed *record `json:"confirmed,omitempty"`
@@ -195,7 +190,6 @@ type state struct {
 	Late []*record `json:"late,omitempty"`
 }
 
-// record is a configuration.
 type record struct {
 	Version string `json:"version"`
 	// Dir is its directory. Container has confirmed it.
@@ -245,19 +239,6 @@ func (d directory) save(s state) error {
 	return nil
 }
 
-// take takes the lock without waiting. held is nil if another agent has it.
-func (d directory) take() (held *os.File, err error) {
-	f, err := os.OpenFile(filepath.Join(d.path, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open lock: %w", err)
-	}
-	if locked, err := sidecars.Lock(f); !locked {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
-}
-
-// holds reports whether a configuration is there.
 func (d directory) holds(name string) bool {
 	_, err := os.Stat(filepath.Join(d.files(), filepath.Base(name)))
 	return err == nil

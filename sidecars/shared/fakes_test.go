@@ -52,6 +52,7 @@ type fakeNode struct {
 	always    []string      // pods that it has to serve from now on
 	late      time.Duration // between its signal and the new configuration
 	told      time.Time     // when this agent has last told it of pods
+	took      []time.Duration
 
 	// Each is called first, if there is one, and can wait.
 	checking, telling, reading, finding func(ctx context.Context) error
@@ -118,7 +119,7 @@ func shortDir(t *testing.T) string {
 func (n *fakeNode) agent(change ...func(*Manager)) *Manager {
 	n.t.Helper()
 	ctx, cancel := context.WithCancel(n.t.Context())
-	m := &Manager{Cluster: n, Proxies: n, Sandboxes: n, Ends: n, Reporter: n, Root: n.root, Node: "node-1", Hold: n.hold}
+	m := &Manager{Cluster: n, Proxies: n, Sandboxes: n, Reporter: n, Root: n.root, Node: "node-1", Hold: n.hold, Changed: n.changed}
 	for _, f := range change {
 		f(m)
 	}

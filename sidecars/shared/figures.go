@@ -1,11 +1,5 @@
 package shared
 
-import (
-	"time"
-
-	"istio-pod-network-controller/sidecars"
-)
-
 // Result is what became of a configuration that the agent has tried.
 type Result string
 
@@ -17,19 +11,6 @@ const (
 	Failed      Result = "failed"      // it could not be written, or the runtime did not pass the check or the signal on
 )
 
-// shortestChange and longestChange are the first and the last bound of Figures.Changes.
-const (
-	shortestChange = 100 * time.Millisecond
-	longestChange  = shortestChange << 10 // 102 s
-)
-
-// newFigures returns the figures of an unknown proxy: all results and all bounds are zero.
-func newFigures() Figures {
-	return Figures{
-		Reloads: map[Result]uint64{Applied: 0, Refused: 0, Unconfirmed: 0, Failed: 0}, Changes: sidecars.NewDurations(shortestChange, longestChange, 2),
-	}
-}
-
 // Figures are how a profile's proxy and its pods are on this node.
 type Figures struct {
 	// Served are the pods that the proxy serves. Refused pods need a change of theirs or of the profile first. Waiting pods need none.
@@ -39,8 +20,6 @@ type Figures struct {
 	Running, Newest bool
 	// Reloads counts configurations by what became of them, with zeros.
 	Reloads map[Result]uint64
-	// Changes are the times until the proxy had changes of pods.
-	Changes sidecars.Durations
 }
 
 // Figures returns those of each profile that has pods on this node, or whose proxy runs there.

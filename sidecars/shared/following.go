@@ -15,7 +15,6 @@ type following struct {
 	all map[sidecars.Key]followed
 }
 
-// followed is a sandbox whose pod has chosen the profile.
 type followed struct {
 	sandbox podnet.Sandbox
 	// told counts the events that may have changed the pod. known is the count when the pod was read as it is in force.
@@ -44,7 +43,6 @@ func (f *following) follow(s podnet.Sandbox, look bool) (news bool) {
 	return news
 }
 
-// leave drops a pod, and reports whether it was followed.
 func (f *following) leave(podUID string) (left bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -53,7 +51,6 @@ func (f *following) leave(podUID string) (left bool) {
 	return len(f.all) < before
 }
 
-// has reports whether a pod is followed.
 func (f *following) has(podUID string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -65,7 +62,6 @@ func (f *following) has(podUID string) bool {
 	return false
 }
 
-// now returns all sandboxes.
 func (f *following) now() map[sidecars.Key]followed {
 	f.mu.Lock()
 	defer f.mu.Unlock()

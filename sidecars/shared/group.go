@@ -70,7 +70,7 @@ type proxy struct {
 func newGroup(m *Manager, profile string) *group {
 	return &group{
 		Manager: m, name: profile, dir: newDirectory(m.Root, profile), dirty: make(chan struct{}, 1),
-		chosen: following{all: map[sidecars.Key]followed{}}, figures: newFigures(), pauses: pausing{}, names: namespaces{m.Sandboxes, map[sidecars.Key]time.Time{}, map[sidecars.Key]bool{}},
+		chosen: following{all: map[sidecars.Key]followed{}}, figures: Figures{Reloads: map[Result]uint64{Applied: 0, Refused: 0, Unconfirmed: 0, Failed: 0}}, pauses: pausing{}, names: namespaces{m.Sandboxes, map[sidecars.Key]time.Time{}, map[sidecars.Key]bool{}},
 		screen: screen{m.Reporter, map[string]shownPod{}},
 	}
 }
@@ -102,7 +102,6 @@ func (g *group) serves(key sidecars.Key) (serves, known bool) {
 	return g.served[key], g.known
 }
 
-// run works in rounds until ctx ends.
 func (g *group) run(ctx context.Context) {
 	defer g.unlock()
 	timer := time.NewTimer(0)
@@ -136,7 +135,6 @@ func (g *group) work(ctx context.Context) time.Duration {
 	return again
 }
 
-// pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return
@@ -152,12 +150,12 @@ func (g *group) watchEnd(ctx context.Context) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	id := g.proxy.ID
-	if g.Ends == nil || id == "" || g.watched == id {
+	if id == "" || g.watched == id {
 		return
 	}
 	g.watched = id
 	go func() {
-		err := g.Ends.Wait(ctx, id)
+		err := g.Proxies.Wait(ctx, id)
 		g.mu.Lock()
 		if err != nil || ctx.Err() != nil { // the next look finds out
 			if g.watched == id {
@@ -178,11 +176,10 @@ func (g *group) figuresNow() Figures {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	out := g.figures
-	out.Reloads, out.Changes.Within = maps.Clone(out.Reloads), maps.Clone(out.Changes.Within)
+	out.Reloads = maps.Clone(out.Reloads)
 	return out
 }
 
-// hasEnded reports whether the proxy is known to have ended.
 func (g *group) hasEnded() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

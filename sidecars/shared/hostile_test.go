@@ -24,7 +24,7 @@ func serveReal(t *testing.T, change ...func(*Manager)) (*realProxy, *Manager) {
 	t.Helper()
 	n := newNode(t)
 	p := startReal(t, n)
-	m := &Manager{Cluster: n, Proxies: p, Sandboxes: n, Ends: p, Reporter: n, Root: n.root, Node: "node-1"}
+	m := &Manager{Cluster: n, Proxies: p, Sandboxes: n, Reporter: n, Root: n.root, Node: "node-1"}
 	for _, f := range change {
 		f(m)
 	}

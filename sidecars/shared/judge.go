@@ -6,7 +6,6 @@ import (
 	"istio-pod-network-controller/sidecars"
 )
 
-// facts are what a round has found out about one pod.
 type facts struct {
 	profile string
 	choice  sidecars.Choice
@@ -18,7 +17,6 @@ type facts struct {
 	member, held, ended bool
 }
 
-// verdict is what becomes of a pod.
 type verdict struct {
 	// stay keeps a pod in the configuration, and join lets it in or lets its changes in.
 	stay, join bool

@@ -33,10 +33,6 @@ type Proxies interface {
 	Check(ctx context.Context, id string, command []string) (output string, ok bool, err error)
 	// Signal sends a signal to the first process of a container.
 	Signal(ctx context.Context, id string, signal unix.Signal) error
-}
-
-// Ends tells when containers end.
-type Ends interface {
 	// Wait returns once a container has ended, or ctx has.
 	Wait(ctx context.Context, id string) error
 }
@@ -69,13 +65,13 @@ type Manager struct {
 	Cluster   sidecars.Cluster
 	Proxies   Proxies
 	Sandboxes Sandboxes
-	// Ends may be nil: then the end of a proxy is noticed by the next look at it.
-	Ends     Ends
-	Reporter sidecars.Reporter
+	Reporter  sidecars.Reporter
 	// Root is a directory in memory that the agent and the kubelet see at the same path. Node is the node's name.
 	Root, Node string
 	// Hold reports whether a pod's rules still lead to a profile's proxy: it is kept there, even if it has opted out. It may be nil.
 	Hold func(profile string, s podnet.Sandbox) bool
+	// Changed is told how long it took until a profile's proxy had a change of a pod. It may be nil.
+	Changed func(profile string, took time.Duration)
 
 	mu     sync.Mutex
 	groups map[string]*group
@@ -161,7 +157,7 @@ func (m *Manager) group(profile string) *group {
 	return g
 }
 
-// init makes what is needed. m.mu is held.
+// init is called with m.mu held.
 func (m *Manager) init() {
 	if m.groups == nil {
 		m.groups, m.wake = map[string]*group{}, make(chan struct{}, 1)

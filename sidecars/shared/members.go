@@ -13,10 +13,8 @@ import (
 	"istio-pod-network-controller/sidecars"
 )
 
-// readsPerRound bounds how many pods one round reads from the API server.
 const readsPerRound = 30
 
-// readTimeout bounds how long one pod is read.
 const readTimeout = 5 * time.Second
 
 // meet finds out about each pod that is followed or in the last configuration.
@@ -116,13 +114,13 @@ func (r *round) refresh(ctx context.Context, p *podNow, look bool) {
 			r.reads = readsPerRound
 		}
 		p.waits = err.Error()
-		pauses.unread.grow(r.now, errorPause, lastUnread, p.waits)
+		pauses.unread.note(r.now, errorPause, lastUnread, p.waits)
 		r.wakeAt(pauses.unread.until)
 		return
 	}
 	pauses.unread = backoff{}
 	if early {
-		pauses.changed.note(r.now, firstPause, "")
+		pauses.changed.note(r.now, firstPause, lastPause, "")
 		r.wakeAt(pauses.changed.until)
 	}
 	if p.before != nil && reflect.DeepEqual(p.before.Data, m.Data) {
@@ -186,7 +184,7 @@ func (r *round) refuse(p *podNow, why string) { r.keepOut(p, why, firstPause, la
 func (r *round) keepOut(p *podNow, why string, first, last time.Duration) {
 	why = sidecars.Words(why)
 	pauses := r.pauses.of(p.sandbox.UID)
-	pauses.refused.grow(time.Now(), first, last, why)
+	pauses.refused.note(time.Now(), first, last, why)
 	p.now, p.waits = nil, why
 	r.chosen.notMeasured(p.key())
 	p.tries = pauses.refused.times

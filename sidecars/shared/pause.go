@@ -15,7 +15,6 @@ const (
 	lastUnread = 10 * time.Second
 )
 
-// backoff is a pause that grows.
 type backoff struct {
 	times int
 	until time.Time
@@ -23,12 +22,7 @@ type backoff struct {
 }
 
 // note begins a pause: the first one, or twice the last one if that is not long over.
-func (b *backoff) note(now time.Time, first time.Duration, why string) {
-	b.grow(now, first, lastPause, why)
-}
-
-// grow is note with a bound of its own.
-func (b *backoff) grow(now time.Time, first, last time.Duration, why string) {
+func (b *backoff) note(now time.Time, first, last time.Duration, why string) {
 	if b.calm(now) {
 		b.times = 0
 	}
@@ -37,7 +31,6 @@ func (b *backoff) grow(now time.Time, first, last time.Duration, why string) {
 	b.times++
 }
 
-// calm reports whether the last pause is long over.
 func (b *backoff) calm(now time.Time) bool { return now.Sub(b.until) > calmTime }
 
 func (b *backoff) over(now time.Time) bool { return !now.Before(b.until) }
@@ -50,7 +43,6 @@ type podPauses struct {
 	unread  backoff // after it could not be read
 }
 
-// calm reports whether all of them are long over.
 func (p *podPauses) calm(now time.Time) bool {
 	return p.refused.calm(now) && p.changed.calm(now) && p.joined.calm(now) && p.unread.calm(now)
 }
@@ -58,7 +50,6 @@ func (p *podPauses) calm(now time.Time) bool {
 // pausing has the pauses of each pod, by UID.
 type pausing map[string]*podPauses
 
-// of returns a pod's pauses.
 func (p pausing) of(podUID string) *podPauses {
 	if p[podUID] == nil {
 		p[podUID] = &podPauses{}

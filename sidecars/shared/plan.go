@@ -91,7 +91,6 @@ func phaseOf(p seen, inForce *record, current bool) phase {
 	return unknown
 }
 
-// podNow is a pod in one round.
 type podNow struct {
 	sandbox podnet.Sandbox
 	choice  sidecars.Choice
@@ -110,12 +109,10 @@ type podNow struct {
 
 func (p *podNow) key() sidecars.Key { return keyOf(p.sandbox) }
 
-// podOf returns the pod of a sandbox, or nil.
 func podOf(pods []*podNow, key sidecars.Key) *podNow {
 	return find(pods, func(p *podNow) bool { return p.key() == key })
 }
 
-// podWith returns the pod with a UID, or nil.
 func podWith(pods []*podNow, uid string) *podNow {
 	return find(pods, func(p *podNow) bool { return p.sandbox.UID == uid })
 }
@@ -130,7 +127,6 @@ func find(pods []*podNow, is func(*podNow) bool) *podNow {
 // changed reports whether the pod is to join, or its new data is.
 func (p *podNow) changed() bool { return p.join && p.now != nil }
 
-// plan is a configuration that is to be tried.
 type plan struct {
 	profile *sidecars.Profile
 	// base are the members that were served like this before. suspects are to blame if the proxy does not take the configuration.

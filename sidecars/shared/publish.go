@@ -16,7 +16,6 @@ type screen struct {
 	shown map[string]shownPod
 }
 
-// shownPod is what was reported of a pod.
 type shownPod struct {
 	sandbox podnet.Sandbox
 	status  sidecars.Status
@@ -31,7 +30,6 @@ func (s screen) show(p podnet.Sandbox, status sidecars.Status) {
 
 func isTaken(err error) bool { return errors.Is(err, sidecars.ErrPortTaken) }
 
-// outcome is what a round has led to.
 type outcome struct {
 	*round
 	rec *record // the configuration that the proxy serves, or nil
@@ -62,7 +60,6 @@ func (o outcome) show(on screen, pods []*podNow, served map[sidecars.Key]bool) {
 // has reports whether a configuration is of the profile's present version.
 func (o outcome) has(hash string) bool { return o.wanted != nil && o.wanted.Hash == hash }
 
-// statusOf describes how a pod is served.
 func (o outcome) statusOf(p *podNow, served bool) sidecars.Status {
 	out := sidecars.Status{Profile: o.name, State: v1alpha1.Starting, Image: o.proxy.Image, Message: p.waits}
 	refused := p.refused
@@ -104,7 +101,6 @@ func (o outcome) judged(p *podNow, status sidecars.Status) sidecars.Status {
 	return status
 }
 
-// figures counts the pods.
 func (o outcome) figures(pods []*podNow, served map[sidecars.Key]bool) Figures {
 	now := Figures{Running: o.seen.there, Newest: o.rec != nil && !o.foreign && (o.wanted == nil || o.has(o.rec.Hash))}
 	for _, p := range pods {

@@ -11,36 +11,28 @@ import (
 	"istio-pod-network-controller/sidecars"
 )
 
-// rendered is a configuration as text.
-type rendered struct {
-	files   map[string]string
-	version string
-}
-
-// versionBytes is how much of a hash makes a version.
 const versionBytes = 8
 
-// render returns the profile's files for members. The version is a hash of them, in which the version itself is zeros: equal files have equal
-// versions, whichever agent has rendered them.
-func render(p *sidecars.Profile, node string, members []member) (rendered, error) {
+// render returns a configuration for members, which has no directory yet, and its files. The version is a hash of them, in which the version itself
+// is zeros: equal files have equal versions, whichever agent has rendered them.
+func render(p *sidecars.Profile, node string, members []member) (rec *record, files map[string]string, err error) {
+	rec = &record{Hash: p.Hash, Spec: p.Spec, Members: ordered(members)}
 	data := sidecars.SharedData{Node: node, Version: strings.Repeat("0", 2*versionBytes)}
-	for _, m := range ordered(members) {
+	for _, m := range rec.Members {
 		data.Pods = append(data.Pods, m.Data)
 	}
-	files, err := p.RenderShared(data)
-	if err != nil {
-		return rendered{}, err
+	if files, err = p.RenderShared(data); err != nil {
+		return nil, nil, err
 	}
 	text, err := json.Marshal(files)
 	if err != nil {
-		return rendered{}, fmt.Errorf("sum up files: %w", err)
+		return nil, nil, fmt.Errorf("sum up files: %w", err)
 	}
 	sum := sha256.Sum256(text)
-	data.Version = hex.EncodeToString(sum[:versionBytes])
-	if files, err = p.RenderShared(data); err != nil {
-		return rendered{}, err
-	}
-	return rendered{files: files, version: data.Version}, nil
+	rec.Version = hex.EncodeToString(sum[:versionBytes])
+	data.Version = rec.Version
+	files, err = p.RenderShared(data)
+	return rec, files, err
 }
 
 // whyNot says to a pod's owner why its data could not be rendered.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,7 +42,6 @@ type round struct {
 	stuck   string // why the agent could not do what was to be done, or ""
 }
 
-// round returns the time until the next one.
 func (g *group) round(ctx context.Context) (time.Duration, error) {
 	if err := g.dir.prepare(); err != nil {
 		return 0, err
@@ -78,7 +79,6 @@ func (g *group) round(ctx context.Context) (time.Duration, error) {
 	return r.next(), err
 }
 
-// next returns the time until the next round.
 func (r *round) next() time.Duration {
 	wait := sweepInterval
 	switch {
@@ -103,7 +103,7 @@ func (r *round) wakeAt(at time.Time) {
 // acquire reports whether this agent works on the proxy. Without the lock it only reads the state that the working agent has written.
 func (g *group) acquire(ctx context.Context) (mine bool, err error) {
 	if g.lock == nil {
-		if g.lock, err = g.dir.take(); err != nil {
+		if g.lock, err = sidecars.LockFile(filepath.Join(g.dir.path, "lock"), os.O_RDWR|os.O_CREATE); err != nil {
 			return false, err
 		}
 		g.loaded = false
@@ -154,7 +154,6 @@ func (g *group) profileOf(rec *record) (*sidecars.Profile, error) {
 	return out, nil
 }
 
-// meetProxy notes which container runs.
 func (r *round) meetProxy(i Instance) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -210,7 +209,6 @@ func (r *round) settle() error {
 	return r.save()
 }
 
-// at returns the configuration that is in a directory, or nil.
 func (s state) at(dir string) *record {
 	for _, one := range s.records() {
 		if dir != "" && one.Dir == dir {
@@ -228,7 +226,6 @@ func (r *round) tell(ctx context.Context, fault, detail string) {
 	}
 }
 
-// publish shows what the round has led to.
 func (r *round) publish() {
 	out := outcome{r, r.serving()}
 	served, there := map[sidecars.Key]bool{}, map[sidecars.Key]bool{}
@@ -240,7 +237,7 @@ func (r *round) publish() {
 	}
 	figures := out.figures(r.pods, served)
 	r.mu.Lock()
-	figures.Reloads, figures.Changes = r.figures.Reloads, r.figures.Changes
+	figures.Reloads = r.figures.Reloads
 	r.served, r.figures = served, figures
 	if r.proxy.ended {
 		r.proxyEnded()

@@ -9,22 +9,14 @@ import (
 	"istio-pod-network-controller/sidecars"
 )
 
-// trial is a plan that is carried out.
 type trial struct {
 	*round
 	plan
 	// passed is the last configuration that has passed the test.
-	passed candidate
+	passed *record
 	// refused reports whether the first configuration failed the test. result is what became of the configuration that was put into force, or "".
 	refused bool
 	result  Result
-}
-
-// candidate is a configuration that can be put into force.
-type candidate struct {
-	members []member
-	version string
-	dir     string // "" for the configuration that the proxy has
 }
 
 // accept finds a configuration that the proxy accepts, and leaves it in passed. ok is false if nothing is to be put into force:
@@ -138,16 +130,15 @@ func (t *trial) narrow(ctx context.Context, why string, first, last time.Duratio
 
 // test renders a configuration, and has the proxy check it. why is "" if it can be used.
 func (t *trial) test(ctx context.Context, members []member) (why string, err error) {
-	content, err := render(t.profile, t.Node, members)
+	rec, files, err := render(t.profile, t.Node, members)
 	if err != nil {
 		return whyNot(err, len(members)-1), nil // a fault of the profile or the pods
 	}
-	found := candidate{members: members, version: content.version}
-	if t.last != nil && content.version == t.last.Version {
-		t.passed = found
+	if t.last != nil && rec.Version == t.last.Version {
+		t.passed = rec
 		return "", nil
 	}
-	if found.dir, err = t.dir.write(content.files, t.profile.Spec.RunAsGroup); err != nil {
+	if rec.Dir, err = t.dir.write(files, t.profile.Spec.RunAsGroup); err != nil {
 		return "", err
 	}
 	checking, cancel := context.WithTimeout(ctx, checkTimeout)
@@ -163,7 +154,7 @@ func (t *trial) test(ctx context.Context, members []member) (why string, err err
 	case !ok:
 		return sidecars.Words("it refuses the files: " + output), nil
 	}
-	t.passed = found
+	t.passed = rec
 	return "", nil
 }
 
@@ -172,7 +163,7 @@ func (t *trial) blameProfile(ctx context.Context, why, detail string) {
 	t.tell(ctx, sidecars.Words("the ProxyProfile "+t.name+" is not usable for the shared proxy: "+why), detail)
 	if t.whole {
 		t.bad.hash = t.profile.Hash
-		t.bad.note(t.now, firstPause, t.fault)
+		t.bad.note(t.now, firstPause, lastPause, t.fault)
 		t.wakeAt(t.bad.until)
 		return
 	}
