@@ -18,7 +18,7 @@ func inbound(s Spec, d *declared) []Chain {
 		r.add("the proxy's tunnel port", direct(), tcp(), port(s.TunnelPort))
 		ownPorts(s, d, r)
 		excludeSources(s, d, r, SrcAddr)
-		captured := r.captured(s, d, DstPort)
+		captured := capturedInbound(s, d, r, DstPort)
 		r.add("inbound traffic goes to the proxy", redirectTo(s.InboundPort), append(slices.Clip(captured), s.listening()...)...)
 		if s.IncludeInboundPorts.Listening {
 			// The connection is refused here and now: if it went on, it would meet an application that has begun to listen meanwhile.
@@ -50,9 +50,9 @@ func ownPorts(s Spec, d *declared, r *rules) {
 	}
 }
 
-// captured returns the conditions of inbound packets that go to the proxy, by the client's packets' destination port or the answers' source port. It
+// capturedInbound returns the conditions of inbound packets that go to the proxy, by the client's packets' destination port or the answers' source port. It
 // leaves excluded ports alone.
-func (r *rules) captured(s Spec, d *declared, port Field) []Cond {
+func capturedInbound(s Spec, d *declared, r *rules, port Field) []Cond {
 	if !s.IncludeInboundPorts.All {
 		return []Cond{tcp(), inSet(port, d.ports(setIncludeIn, s.IncludeInboundPorts.List, s.Ranges.IncludeInbound))}
 	}

@@ -46,7 +46,7 @@ func divertInbound(s Spec, d *declared, r *rules) {
 	r.add("answers are not inbound", direct(), num(Direction, Reply), tcp(), not(opening()))
 	ownPorts(s, d, r)
 	excludeSources(s, d, r, SrcAddr, not(inLo())) // over lo comes the proxy, whose address may be in an excluded range
-	captured := r.captured(s, d, DstPort)
+	captured := capturedInbound(s, d, r, DstPort)
 	also := func(more ...Cond) []Cond { return append(more, captured...) }
 	// A packet that opens a connection is not among them, whatever conntrack takes it for: see reused.
 	r.add("packets of connections that the proxy holds", Action{Verb: Divert, Num: markDiverted}, append(also(state(Established|Related)), not(opening()))...)
@@ -111,7 +111,7 @@ func guard(s Spec, d *declared, r *rules) {
 		r.add("traffic of virtual machines behind the pod is not inbound", direct(), oif(name))
 	}
 	excludeSources(s, d, r, DstAddr)
-	captured := r.captured(s, d, SrcPort)
+	captured := capturedInbound(s, d, r, SrcPort)
 	for _, owner := range s.owners() {
 		r.add("the proxy's listener answers clients", direct(), tcp(), owner)
 	}

@@ -15,9 +15,12 @@ import (
 // ErrNotPulled means that an image is not on the node and could not be pulled, with the runtime's reason.
 var ErrNotPulled = errors.New("the image cannot be pulled")
 
+// images are those of the node.
+type images struct{ client criv1.ImageServiceClient }
+
 // ImageID returns the ID of an image that the node has, or "": a name may lead to another image later.
-func (r *Runtime) ImageID(ctx context.Context, image string) (string, error) {
-	resp, err := r.images.ImageStatus(ctx, &criv1.ImageStatusRequest{Image: &criv1.ImageSpec{Image: image}})
+func (i images) ImageID(ctx context.Context, image string) (string, error) {
+	resp, err := i.client.ImageStatus(ctx, &criv1.ImageStatusRequest{Image: &criv1.ImageSpec{Image: image}})
 	if err != nil {
 		return "", fmt.Errorf("look for image %q: %w", image, err)
 	}
@@ -25,7 +28,7 @@ func (r *Runtime) ImageID(ctx context.Context, image string) (string, error) {
 }
 
 // Pull fetches an image, with each of the credentials until one is accepted, or without. The error contains none of them.
-func (r *Runtime) Pull(ctx context.Context, image string, credentials []Auth) error {
+func (i images) Pull(ctx context.Context, image string, credentials []Auth) error {
 	if len(credentials) == 0 {
 		credentials = []Auth{{}}
 	}
@@ -35,7 +38,7 @@ func (r *Runtime) Pull(ctx context.Context, image string, credentials []Auth) er
 		if a != (Auth{}) {
 			request.Auth = &criv1.AuthConfig{Username: a.Username, Password: a.Password, IdentityToken: a.IdentityToken}
 		}
-		_, err := r.images.PullImage(ctx, request)
+		_, err := i.client.PullImage(ctx, request)
 		if err == nil {
 			return nil
 		}

@@ -28,8 +28,9 @@ import (
 // It is safe for concurrent use. Calls that change a container must not be made while the runtime waits for an answer over NRI: it holds
 // a lock that they need, until it drops the plugin.
 type Runtime struct {
+	images
+
 	runtime criv1.RuntimeServiceClient
-	images  criv1.ImageServiceClient
 	// logRoot is where the kubelet keeps the logs of pods.
 	logRoot string
 	// createTimeout bounds the making and the start of one container.
@@ -45,7 +46,7 @@ const DefaultLogRoot = "/var/log/pods"
 
 // New returns a Runtime over a connection to the runtime.
 func New(conn grpc.ClientConnInterface, logRoot string) *Runtime {
-	return &Runtime{runtime: criv1.NewRuntimeServiceClient(conn), images: criv1.NewImageServiceClient(conn), logRoot: logRoot, createTimeout: createTimeout}
+	return &Runtime{runtime: criv1.NewRuntimeServiceClient(conn), images: images{criv1.NewImageServiceClient(conn)}, logRoot: logRoot, createTimeout: createTimeout}
 }
 
 // Create makes a container and starts it. A container that it has made and cannot start is removed again. If another container has the

@@ -164,3 +164,25 @@ func (a asker) askHTTP(ctx context.Context, s podnet.Sandbox, page *v1alpha1.HTT
 	url := "http://127.0.0.1:" + strconv.Itoa(int(page.Port)) + page.Path
 	return ask(ctx, http.MethodGet, url, func(ctx context.Context) (net.Conn, error) { return a.dial(ctx, s, page.Port) })
 }
+
+// Serves returns nil if an epoch's Envoy has taken over: then its admin interface answers /ready with 200.
+func (a asker) Serves(ctx context.Context, s podnet.Sandbox, epoch uint32) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return ask(ctx, http.MethodGet, "http://localhost/ready", func(ctx context.Context) (net.Conn, error) {
+		return sidecars.DialSocket(ctx, a.homes.AdminSocket(s, epoch))
+	})
+}
+
+// Listens returns sidecars.ErrNobodyListens if connections to the profile's outbound port are refused.
+func (a asker) Listens(ctx context.Context, s podnet.Sandbox, p *sidecars.Profile) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	conn, err := a.dial(ctx, s, p.Spec.Network.OutboundPort)
+	if errors.Is(err, unix.ECONNREFUSED) {
+		return fmt.Errorf("%w: %w", sidecars.ErrNobodyListens, err)
+	} else if err != nil {
+		return err
+	}
+	return conn.Close()
+}

@@ -6,34 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-
-	"golang.org/x/sys/unix"
-
-	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/sidecars"
 )
-
-// Serves returns nil if an epoch's Envoy has taken over: then its admin interface answers /ready with 200.
-func (a asker) Serves(ctx context.Context, s podnet.Sandbox, epoch uint32) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	return ask(ctx, http.MethodGet, "http://localhost/ready", func(ctx context.Context) (net.Conn, error) {
-		return sidecars.DialSocket(ctx, a.homes.AdminSocket(s, epoch))
-	})
-}
-
-// Listens returns sidecars.ErrNobodyListens if connections to the profile's outbound port are refused.
-func (a asker) Listens(ctx context.Context, s podnet.Sandbox, p *sidecars.Profile) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	conn, err := a.dial(ctx, s, p.Spec.Network.OutboundPort)
-	if errors.Is(err, unix.ECONNREFUSED) {
-		return fmt.Errorf("%w: %w", sidecars.ErrNobodyListens, err)
-	} else if err != nil {
-		return err
-	}
-	return conn.Close()
-}
 
 // ask returns nil if a page is answered with a status from 200 to 399.
 func ask(ctx context.Context, method, url string, dial func(context.Context) (net.Conn, error)) error {
