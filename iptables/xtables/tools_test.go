@@ -33,7 +33,7 @@ func legacyOfTheNode() string {
 func needsNodeWithoutLegacy(t *testing.T) {
 	t.Helper()
 	var fresh []string
-	if err := kerneltest.New(t).Do(func() error { fresh = legacyTables(ownProc, iptables.IPv4, iptables.IPv6); return nil }); err != nil {
+	if err := kerneltest.New(t).Inside(func() error { fresh = legacyTables(ownProc, iptables.IPv4, iptables.IPv6); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	switch names := legacyOfTheNode(); {
