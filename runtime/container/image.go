@@ -15,7 +15,7 @@ import (
 // ErrNotPulled means that an image is not on the node and could not be pulled, with the runtime's reason.
 var ErrNotPulled = errors.New("the image cannot be pulled")
 
-// images are those of the node.
+// images is the image service of the node.
 type images struct{ client criv1.ImageServiceClient }
 
 // ImageID returns the ID of an image that the node has, or "": a name may lead to another image later.
