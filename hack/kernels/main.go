@@ -2,7 +2,7 @@
 // machine of its own, with cgroup v2 alone. It needs no KVM.
 //
 //	kernels [-packages PATTERNS] CHECKOUT VERSION...
-//	kernels -script FILE CHECKOUT VERSION
+//	kernels -script FILE CHECKOUT VERSION...
 //
 // For each kernel, CHECKOUT/build/kernels/VERSION.json says what became of the tests, and the directory VERSION has what they said.
 // With -script, a script of the checkout runs there instead, in a larger machine: see hack/e2e.sh, E2E_KERNEL.
@@ -62,22 +62,24 @@ func run(ctx context.Context, arguments []string, w io.Writer) error {
 	if said, err := compile.CombinedOutput(); err != nil {
 		return fmt.Errorf("build ./init: %w: %s", err, said)
 	}
-	cache = filepath.Join(cache, "istio-pod-network-controller")
-	if *script != "" {
-		return runScript(ctx, root, cache, guest, *script, flags.Arg(1), w)
-	}
-	programs, err := build(ctx, root, filepath.Join(out, "bin"), *packages)
-	if err != nil {
-		return err
+	var programs []job.Program
+	if *script == "" {
+		if programs, err = build(ctx, root, filepath.Join(out, "bin"), *packages); err != nil {
+			return err
+		}
 	}
 	var failed error
 	for _, series := range flags.Args()[1:] {
-		kernel, err := fetch(ctx, cache, series)
+		kernel, err := fetch(ctx, filepath.Join(cache, "istio-pod-network-controller"), series)
 		if err != nil {
 			return err
 		}
 		machine := Machine{Kernel: kernel, Init: guest, Results: filepath.Join(out, series), Console: w, Memory: 4096}
-		failed = errors.Join(failed, machine.test(ctx, programs, w))
+		if *script == "" {
+			failed = errors.Join(failed, machine.test(ctx, programs, w))
+		} else {
+			failed = errors.Join(failed, machine.script(ctx, root, *script, w))
+		}
 	}
 	return failed
 }

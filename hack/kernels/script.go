@@ -16,22 +16,16 @@ import (
 // scriptLimit bounds a script, for the case that it hangs.
 const scriptLimit = 4 * time.Hour
 
-// runScript runs a script of the checkout on a kernel, in a machine that is large enough for the one-node cluster. What the script says is
-// in the file script.out of the results all the while.
-func runScript(ctx context.Context, root, cache, guest, script, series string, w io.Writer) error {
-	kernel, err := fetch(ctx, cache, series)
-	if err != nil {
-		return err
-	}
-	m := Machine{
-		Kernel: kernel, Init: guest, Results: filepath.Join(root, "build/kernels", series+"-script"), Console: w, Memory: 8192, Counted: true,
-	}
+// script runs a script of the checkout, in a machine that is large enough for the one-node cluster. What the script says is in the file
+// script.out of the results all the while.
+func (m Machine) script(ctx context.Context, root, script string, w io.Writer) error {
+	m.Results, m.Memory, m.Counted = m.Results+"-script", 8192, true
 	if err := errors.Join(os.RemoveAll(m.Results), os.MkdirAll(m.Results, 0o755)); err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "Linux %s (%s): %s says what it does in %s/script.out\n", kernel.Release, kernel.Package, script, m.Results)
+	fmt.Fprintf(w, "Linux %s (%s): %s says what it does in %s/script.out\n", m.Kernel.Release, m.Kernel.Package, script, m.Results)
 	program := job.Program{Name: "script", Directory: root, Command: []string{filepath.Join(root, script)}, Limit: scriptLimit, Script: true}
-	if err := m.Run(ctx, job.Job{Modules: kernel.Modules(), Programs: []job.Program{program}, Environment: handed(os.Environ())}); err != nil {
+	if err := m.Run(ctx, job.Job{Modules: m.Kernel.Modules(), Programs: []job.Program{program}, Environment: handed(os.Environ())}); err != nil {
 		return err
 	}
 	said, err := os.ReadFile(filepath.Join(m.Results, "script.out"))
