@@ -9,6 +9,9 @@
 # E2E_ISTIO_RESTARTS how often istiod ends under load: 10.
 # E2E_RUNTIME is the node's container runtime: containerd unless it says crio. E2E_CONTAINERD and E2E_KUBERNETES are other releases of these, such as
 # 1.7.35 and 1.35.4, which are built first.
+# E2E_KERNEL is one of Debian's kernels, such as 6.12, on which the cluster runs then, in a virtual machine with cgroup v2 alone: see hack/kernels.
+# Name a few tests: everything takes many times longer there, by a clock that the tests' time limits do not see. E2E_BUILT=1 says, in the
+# machine, that everything is built already.
 # E2E_CHURN is how many pods come and go in one of them: 20 unless it says otherwise.
 # E2E_SIDECAR_CHURN is how many pods whose proxies the agent runs come and go, also while the agent is updated; E2E_SIDECARS how many proxies are upgraded under load: 10
 # each unless they say otherwise. Their full sizes are 100 and 30. E2E_ROLLED is how many proxies one roll-out replaces under load: 6 unless
@@ -171,17 +174,30 @@ lifecycle() {
   E2E_FRESH=$fresh E2E_CHART_BEFORE=$charts/$name-0.0.9.tgz E2E_CHART=$PWD/chart/$name tests lifecycle 15m "${asked[@]}"
 }
 
-preflight=(build images up e2e)
-if [[ $runtime == crio ]]; then preflight+=(crio); fi
-hack/preflight.sh "${preflight[@]}"
-say "building the image and the tests"
-if [[ -z ${HELM:-} || ! -x ${HELM:-} ]]; then HELM=$(make -s print-helm); fi
-export HELM
-make -s image
-if [[ " ${backends[*]} " == *" iptables "* ]]; then make -s image-iptables; fi
-CGO_ENABLED=0 go -C test/e2e test -c -o "$PWD/build/e2e.test" .
-hack/cluster/kc build --runtime "$runtime"
-hack/cluster/kc images
+# build makes everything that is compiled.
+build() {
+  local preflight=(build images up e2e)
+  if [[ $runtime == crio ]]; then preflight+=(crio); fi
+  if [[ ${E2E_KERNEL:-} ]]; then preflight+=(kernels); fi
+  hack/preflight.sh "${preflight[@]}"
+  say "building the image and the tests"
+  if [[ -z ${HELM:-} || ! -x ${HELM:-} ]]; then HELM=$(make -s print-helm); fi
+  export HELM
+  make -s image
+  if [[ " ${backends[*]} " == *" iptables "* ]]; then make -s image-iptables; fi
+  CGO_ENABLED=0 go -C test/e2e test -c -o "$PWD/build/e2e.test" .
+  hack/cluster/kc build --runtime "$runtime"
+  hack/cluster/kc images
+}
+if [[ -z ${E2E_BUILT:-} ]]; then
+  build
+  if [[ ${E2E_KERNEL:-} ]]; then
+    say "starting the virtual machine"
+    export E2E_ARGUMENTS="$*"
+    CGO_ENABLED=0 go -C hack/kernels run -trimpath . -script hack/kernels/cluster.sh "$PWD" "$E2E_KERNEL"
+    exit
+  fi
+fi
 if [[ $hooks == *" istio "* && -z ${E2E_ISTIO:-} ]]; then
   say "building Istio"
   E2E_ISTIO=$(hack/istio.sh)

@@ -23,6 +23,11 @@ type Machine struct {
 	// Results is a directory of the host: the job is in it, and what the programs say.
 	Results string
 	Console io.Writer
+	// Memory is in MiB.
+	Memory int
+	// Counted has the machine's clock count instructions, a nanosecond each: on a slow or busy host everything takes longer, and nothing
+	// in the machine notices, so that time limits hold that were made for real machines.
+	Counted bool
 }
 
 // line is the kernel's command line. The machine is short-lived: no mitigations, and a panic ends it.
@@ -43,10 +48,13 @@ func (m Machine) Run(ctx context.Context, todo job.Job) error {
 		accelerator = "tcg"
 	}
 	share := "local,security_model=none,multidevs=remap,"
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", accelerator, "-machine", "pc", "-cpu", "max", "-smp", "1", "-m", "4096",
-		"-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", accelerator, "-machine", "pc", "-cpu", "max",
+		"-smp", "1", "-m", strconv.Itoa(m.Memory), "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
 		"-virtfs", share+"mount_tag=root,readonly=on,path=/", "-virtfs", share+"mount_tag=results,path="+m.Results,
 		"-kernel", m.Kernel.Image(), "-initrd", initramfs, "-append", line)
+	if m.Counted && accelerator == "tcg" {
+		cmd.Args = append(cmd.Args, "-icount", "shift=0", "-rtc", "clock=vm")
+	}
 	cmd.Stdout, cmd.Stderr = m.Console, m.Console
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("run %s: %w", cmd.Args[0], err)

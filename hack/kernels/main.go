@@ -2,8 +2,10 @@
 // machine of its own, with cgroup v2 alone. It needs no KVM.
 //
 //	kernels [-packages PATTERNS] CHECKOUT VERSION...
+//	kernels -script FILE CHECKOUT VERSION...
 //
 // For each kernel, CHECKOUT/build/kernels/VERSION.json says what became of the tests, and the directory VERSION has what they said.
+// With -script, a script of the checkout runs there instead, in a larger machine: see hack/e2e.sh, E2E_KERNEL.
 // The kernels' packages are kept in the user's cache. DEBIAN_MIRROR says where they come from, ACCEL=kvm runs them faster where there is KVM.
 package main
 
@@ -38,6 +40,7 @@ func main() {
 func run(ctx context.Context, arguments []string, w io.Writer) error {
 	flags := flag.NewFlagSet("kernels", flag.ContinueOnError)
 	packages := flags.String("packages", everything, "patterns of packages")
+	script := flags.String("script", "", "a script of the checkout that runs instead of tests")
 	if err := flags.Parse(arguments); err != nil {
 		return err
 	}
@@ -53,15 +56,17 @@ func run(ctx context.Context, arguments []string, w io.Writer) error {
 		return err
 	}
 	out := filepath.Join(root, "build/kernels")
-	programs, err := build(ctx, root, filepath.Join(out, "bin"), *packages)
-	if err != nil {
-		return err
-	}
 	guest := filepath.Join(out, "bin/init")
 	compile := exec.CommandContext(ctx, "go", "-C", filepath.Join(root, "hack/kernels"), "build", "-trimpath", "-o", guest, "./init")
 	compile.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := compile.CombinedOutput(); err != nil {
 		return fmt.Errorf("build ./init: %w: %s", err, said)
+	}
+	var programs []job.Program
+	if *script == "" {
+		if programs, err = build(ctx, root, filepath.Join(out, "bin"), *packages); err != nil {
+			return err
+		}
 	}
 	var failed error
 	for _, series := range flags.Args()[1:] {
@@ -69,8 +74,12 @@ func run(ctx context.Context, arguments []string, w io.Writer) error {
 		if err != nil {
 			return err
 		}
-		machine := Machine{Kernel: kernel, Init: guest, Results: filepath.Join(out, series), Console: w}
-		failed = errors.Join(failed, machine.test(ctx, programs, w))
+		machine := Machine{Kernel: kernel, Init: guest, Results: filepath.Join(out, series), Console: w, Memory: 4096}
+		if *script == "" {
+			failed = errors.Join(failed, machine.test(ctx, programs, w))
+		} else {
+			failed = errors.Join(failed, machine.script(ctx, root, *script, w))
+		}
 	}
 	return failed
 }

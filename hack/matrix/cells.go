@@ -54,8 +54,18 @@ func cells() []Cell {
 	for _, hook := range []string{"nri", "required", "powercut", "wait", "cni", "lifecycle"} {
 		list = append(list, cluster(hook, "the end-to-end tests, round "+hook, "E2E_BACKENDS=none", "E2E_HOOKS="+hook))
 	}
-	return append(list, cluster("crio", "the end-to-end tests on CRI-O, backend nftables and round nri",
+	list = append(list, cluster("crio", "the end-to-end tests on CRI-O, backend nftables and round nri",
 		"E2E_RUNTIME=crio", "E2E_BACKENDS=nftables", "E2E_HOOKS=nri"))
+	return append(list, Cell{
+		Name: "cluster-vm-6.12", Command: []string{"hack/e2e.sh", "-test.run", "^(" + strings.Join(emulated(), "|") + ")$"},
+		Shows:     "the one-node cluster on Linux 6.12 with cgroup v2 alone, in a virtual machine: first packets by NRI, and a managed proxy that is upgraded",
+		Variables: []string{"E2E_KERNEL=6.12", "E2E_BURST=4", "E2E_BACKENDS=none", "E2E_HOOKS=nri"},
+	})
+}
+
+// emulated are end-to-end tests that show the most for their time.
+func emulated() []string {
+	return []string{"TestBurstNoFirstConnectionBypassesTheProxy", "TestSidecarTakesTheConnectionsOfAPlainPod", "TestProxyProfilePausedUpgradesNobody"}
 }
 
 // part is a part of the tests that program the kernel: a boot and some minutes, so that what is cut off is little.

@@ -153,7 +153,7 @@ const most = 10
 // runProgram runs one program, and once more those of its tests that failed.
 func runProgram(ctx context.Context, p job.Program, environment []string) error {
 	code, err := once(ctx, p, p.Name, environment)
-	if err != nil || code == 0 {
+	if err != nil || code == 0 || p.Script {
 		return err
 	}
 	text, err := os.ReadFile(filepath.Join(results, p.Name+".out"))

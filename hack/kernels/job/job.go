@@ -18,4 +18,6 @@ type Program struct {
 	Directory string
 	Command   []string
 	Limit     time.Duration
+	// Script says that it is none: it runs once, whatever it says.
+	Script bool
 }
