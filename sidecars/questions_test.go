@@ -202,44 +202,6 @@ func TestLiveness_proxyHangs_isReplaced(t *testing.T) {
 	}
 }
 
-// slowTeller is a runtime that says only after a while how one proxy has ended.
-type slowTeller struct {
-	*fakeNode
-	id    string
-	asked time.Time
-}
-
-func (r *slowTeller) End(ctx context.Context, id string) (sidecar.End, error) {
-	r.mu.Lock()
-	if id == r.id && r.asked.IsZero() {
-		r.asked = time.Now()
-	}
-	early := id == r.id && time.Since(r.asked) < wordsTime/2
-	r.mu.Unlock()
-	if early {
-		return sidecar.End{}, sidecar.ErrNotEnded
-	}
-	return r.fakeNode.End(ctx, id)
-}
-
-// That a proxy hung is why it was replaced, also if the runtime tells later how the successor ended to which it could not hand over.
-func TestLiveness_successorsEndIsToldLate_messageSaysThatItHung(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		n.profile.Spec.Handover, n.profile.Spec.Liveness = v1alpha1.HandoverHAProxy, &v1alpha1.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}
-		m, stop := agent()
-		defer stop()
-		r := &slowTeller{fakeNode: n, id: "c002"}
-		m.Runtime = r
-		m.Follow(sandboxOf("u1"))
-		after(2 * time.Minute)
-		n.hang("c001", false)
-		after(30 * time.Second)
-		if said := n.mustSay(t, "u1", v1alpha1.Running, true); r.asked.IsZero() || said.Epoch != 2 || !strings.Contains(said.Failure, "questions of liveness") {
-			t.Errorf("the ManagedProxy says %+v", said)
-		}
-	})
-}
-
 // A proxy that hangs each time is replaced with pauses.
 func TestLiveness_eachProxyHangs_isReplacedWithPauses(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {

@@ -8,6 +8,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars"
 )
 
@@ -199,4 +200,22 @@ func TestHotRestart_agentIsKilled_nextOneGoesOn(t *testing.T) {
 			return
 		}
 	}
+}
+
+// kill ends the process of an epoch as a crash would.
+func (p *processes) kill(t *testing.T, epoch uint32) {
+	t.Helper()
+	p.mu.Lock()
+	var one *process
+	for _, c := range p.all {
+		if c.Epoch == epoch && c.State == sidecar.Running {
+			one = c
+		}
+	}
+	p.mu.Unlock()
+	if one == nil {
+		t.Fatalf("no proxy of epoch %d runs", epoch)
+	}
+	_ = one.cmd.Process.Kill()
+	<-one.done
 }

@@ -333,21 +333,3 @@ func (p *processes) Addresses(context.Context, string) ([]string, error) { retur
 func (p *processes) Owner(_ context.Context, spec sidecar.Spec) (uid, gid int64, err error) {
 	return spec.UID, spec.GID, nil
 }
-
-// kill ends the process of an epoch as a crash would.
-func (p *processes) kill(t *testing.T, epoch uint32) {
-	t.Helper()
-	p.mu.Lock()
-	var one *process
-	for _, c := range p.all {
-		if c.Epoch == epoch && c.State == sidecar.Running {
-			one = c
-		}
-	}
-	p.mu.Unlock()
-	if one == nil {
-		t.Fatalf("no proxy of epoch %d runs", epoch)
-	}
-	_ = one.cmd.Process.Kill()
-	<-one.done
-}

@@ -15,40 +15,42 @@ func (c *Cluster) Upgrade(ctx context.Context, programs string) error {
 	return c.withState(func(s *state.State) error {
 		ctx, cancel := context.WithTimeout(ctx, startLimit)
 		defer cancel()
-		r := &run{cluster: c, state: s, began: time.Now(), ended: make(chan ending, 16)}
 		s.Programs = programs
-		again := func(names ...string) error {
-			for _, name := range names {
-				if err := s.Daemons[name].Stop(grace); err != nil {
-					return err
-				}
-				if err := r.launch(name); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-		err := r.do(ctx,
-			step{"API server is ready", func(ctx context.Context) (err error) {
-				if r.api, err = c.client(s); err != nil {
-					return err
-				}
-				if err := again(apiServer); err != nil {
-					return err
-				}
-				return r.wait(ctx, "the API server", r.api.Ready)
-			}},
-			step{"node is ready", func(ctx context.Context) error {
-				if err := again(controllerManager, scheduler, kubeProxy, kubelet); err != nil {
-					return err
-				}
-				started := time.Now()
-				return r.wait(ctx, "the node", func(ctx context.Context) error { return r.api.NodeReady(ctx, c.Plan.NodeName, started) })
-			}},
-		)
-		if err != nil {
+		r := &run{cluster: c, state: s, began: time.Now(), ended: make(chan ending, 16)}
+		if err := r.do(ctx, step{"API server is ready", r.renewAPIServer}, step{"node is ready", r.renewRest}); err != nil {
 			return fmt.Errorf("upgrade Kubernetes: %w", err)
 		}
 		return nil
 	})
+}
+
+func (r *run) renewAPIServer(ctx context.Context) (err error) {
+	if r.api, err = r.cluster.client(r.state); err != nil {
+		return err
+	}
+	if err := r.renew(apiServer); err != nil {
+		return err
+	}
+	return r.wait(ctx, "the API server", r.api.Ready)
+}
+
+func (r *run) renewRest(ctx context.Context) error {
+	if err := r.renew(controllerManager, scheduler, kubeProxy, kubelet); err != nil {
+		return err
+	}
+	started := time.Now()
+	return r.wait(ctx, "the node", func(ctx context.Context) error { return r.api.NodeReady(ctx, r.cluster.Plan.NodeName, started) })
+}
+
+// renew stops daemons and starts them by the present programs.
+func (r *run) renew(names ...string) error {
+	for _, name := range names {
+		if err := r.state.Daemons[name].Stop(grace); err != nil {
+			return err
+		}
+		if err := r.launch(name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
