@@ -26,7 +26,7 @@ func transparent(spec map[string]any) {
 //e2e:rounds nri
 func TestSidecarThatIsTransparentKeepsTheClientsAddress(t *testing.T) {
 	t.Parallel()
-	m := newManaged(t, transparent)
+	m := newManaged(t, transparent, withOneThread(t))
 	plain := plainPod("transparent")
 	plain.Spec.Containers[0] = bare(plain.Spec.Containers[0])
 	m.create(t, plain)

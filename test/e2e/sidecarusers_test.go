@@ -21,7 +21,7 @@ func TestSidecarInAUserNamespace(t *testing.T) {
 	for name, change := range map[string]func(spec map[string]any){"user": withSecrets(tokenSource(tokenAudience)), "transparent": transparent} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := newManaged(t, change)
+			m := newManaged(t, change, withOneThread(t)) // each connection has to be in its log
 			m.needsUserNamespaces(t)
 			pod, no := plainPod(name), false
 			pod.Spec.HostUsers = &no
