@@ -1,6 +1,7 @@
 package sidecars
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 // tardy is a runtime that lists a proxy as running for a while after its process has ended, as CRI-O does, and says even later how it ended.
 type tardy struct {
 	*fakeNode
+	late         string // the proxy; "" is c001
 	lists, tells time.Duration
 	unsure       bool // nobody can wait for the process
 	first        time.Time
@@ -20,11 +22,14 @@ type tardy struct {
 	asked        int           // lists after the end
 }
 
-// since returns how long the first proxy has ended; 0 if it runs.
+// id returns the ID of the proxy whose end is told late.
+func (r *tardy) id() string { return cmp.Or(r.late, "c001") }
+
+// since returns how long the proxy has ended; 0 if it runs.
 func (r *tardy) since() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c, there := r.containers["c001"]
+	c, there := r.containers[r.id()]
 	if r.first.IsZero() && there && c.State == sidecar.Exited {
 		r.first = time.Now()
 	}
@@ -38,7 +43,7 @@ func (r *tardy) List(ctx context.Context, podUID string) ([]sidecar.Container, e
 	out, err := r.fakeNode.List(ctx, podUID)
 	since := r.since()
 	for i := range out {
-		if out[i].ID == "c001" && out[i].State == sidecar.Exited {
+		if out[i].ID == r.id() && out[i].State == sidecar.Exited {
 			if r.asked++; since < r.lists {
 				out[i].State = sidecar.Running
 			}
@@ -48,7 +53,7 @@ func (r *tardy) List(ctx context.Context, podUID string) ([]sidecar.Container, e
 }
 
 func (r *tardy) End(ctx context.Context, id string) (sidecar.End, error) {
-	if id == "c001" && r.since() < r.tells {
+	if id == r.id() && r.since() < r.tells {
 		return sidecar.End{}, sidecar.ErrNotEnded
 	}
 	return r.fakeNode.End(ctx, id)
@@ -63,7 +68,7 @@ func (r *tardy) Wait(ctx context.Context, id string) error {
 }
 
 func (r *tardy) Remove(ctx context.Context, id string) error {
-	if id == "c001" && r.removed == 0 {
+	if id == r.id() && r.removed == 0 {
 		r.removed = r.since()
 	}
 	return r.fakeNode.Remove(ctx, id)
@@ -159,39 +164,19 @@ func TestWatch_drainedProxyEnds_isRemovedLater(t *testing.T) {
 	})
 }
 
-// slowTeller is a runtime that says only after a while how one proxy has ended.
-type slowTeller struct {
-	*fakeNode
-	id    string
-	asked time.Time
-}
-
-func (r *slowTeller) End(ctx context.Context, id string) (sidecar.End, error) {
-	r.mu.Lock()
-	if id == r.id && r.asked.IsZero() {
-		r.asked = time.Now()
-	}
-	early := id == r.id && time.Since(r.asked) < wordsTime/2
-	r.mu.Unlock()
-	if early {
-		return sidecar.End{}, sidecar.ErrNotEnded
-	}
-	return r.fakeNode.End(ctx, id)
-}
-
 // That a proxy hung is why it was replaced, also if the runtime tells later how the successor ended to which it could not hand over.
 func TestLiveness_successorsEndIsToldLate_messageSaysThatItHung(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		n.profile.Spec.Handover, n.profile.Spec.Liveness = v1alpha1.HandoverHAProxy, &v1alpha1.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}
 		m, stop := agent()
 		defer stop()
-		r := &slowTeller{fakeNode: n, id: "c002"}
+		r := &tardy{fakeNode: n, late: "c002", tells: wordsTime / 2}
 		m.Runtime = r
 		m.Follow(sandboxOf("u1"))
 		after(2 * time.Minute)
 		n.hang("c001", false)
 		after(30 * time.Second)
-		if said := n.mustSay(t, "u1", v1alpha1.Running, true); r.asked.IsZero() || said.Epoch != 2 || !strings.Contains(said.Failure, "questions of liveness") {
+		if said := n.mustSay(t, "u1", v1alpha1.Running, true); r.first.IsZero() || said.Epoch != 2 || !strings.Contains(said.Failure, "questions of liveness") {
 			t.Errorf("the ManagedProxy says %+v", said)
 		}
 	})
