@@ -33,8 +33,11 @@ type Machine struct {
 // line is the kernel's command line. The machine is short-lived: no mitigations, and a panic ends it.
 const line = "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr random.trust_cpu=on"
 
-// Run boots the machine and waits until it is off.
+// Run boots the machine and waits until it is off. The results of an earlier run go first.
 func (m Machine) Run(ctx context.Context, todo job.Job) error {
+	if err := errors.Join(os.RemoveAll(m.Results), os.MkdirAll(m.Results, 0o755)); err != nil {
+		return err
+	}
 	text, err := json.Marshal(todo)
 	if err != nil {
 		return err

@@ -86,9 +86,6 @@ func run(ctx context.Context, arguments []string, w io.Writer) error {
 
 // test runs the programs on the machine's kernel and writes the report.
 func (m Machine) test(ctx context.Context, programs []job.Program, w io.Writer) error {
-	if err := errors.Join(os.RemoveAll(m.Results), os.MkdirAll(m.Results, 0o755)); err != nil {
-		return err
-	}
 	fmt.Fprintf(w, "Linux %s (%s): the tests of %d packages\n", m.Kernel.Release, m.Kernel.Package, len(programs))
 	began := time.Now()
 	todo := job.Job{Modules: m.Kernel.Modules(), Programs: programs, Environment: []string{

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -20,9 +19,6 @@ const scriptLimit = 4 * time.Hour
 // script.out of the results all the while.
 func (m Machine) script(ctx context.Context, root, script string, w io.Writer) error {
 	m.Results, m.Memory, m.Counted = m.Results+"-script", 8192, true
-	if err := errors.Join(os.RemoveAll(m.Results), os.MkdirAll(m.Results, 0o755)); err != nil {
-		return err
-	}
 	fmt.Fprintf(w, "Linux %s (%s): %s says what it does in %s/script.out\n", m.Kernel.Release, m.Kernel.Package, script, m.Results)
 	program := job.Program{Name: "script", Directory: root, Command: []string{filepath.Join(root, script)}, Limit: scriptLimit, Script: true}
 	if err := m.Run(ctx, job.Job{Modules: m.Kernel.Modules(), Programs: []job.Program{program}, Environment: handed(os.Environ())}); err != nil {

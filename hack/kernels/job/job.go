@@ -18,6 +18,6 @@ type Program struct {
 	Directory string
 	Command   []string
 	Limit     time.Duration
-	// Script says that it is none: it runs once, whatever it says.
+	// Script reports whether it is no test program: it runs once, also if it fails.
 	Script bool
 }

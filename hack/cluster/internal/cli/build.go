@@ -76,10 +76,8 @@ func (r *releases) flags(cmd *cobra.Command) {
 	}
 }
 
-// kubernetesFlag is for commands that ask for a release of Kubernetes only.
 func (r *releases) kubernetesFlag(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&r.kubernetes, "kubernetes", "", "another release of Kubernetes, such as 1.35.4, which is built from its own module")
-	cmd.PreRunE = func(*cobra.Command, []string) error { return r.check() }
 }
 
 // check refuses what is no release.

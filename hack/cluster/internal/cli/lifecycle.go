@@ -62,6 +62,7 @@ func (o *options) upgrade() *cobra.Command {
 	var choice releases
 	cmd := &cobra.Command{
 		Use: "upgrade", Short: "Go over to another release of Kubernetes: control plane first, kubelet last; etcd, the container runtime and pods go on", Args: cobra.NoArgs,
+		PreRunE: func(*cobra.Command, []string) error { return choice.check() },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, _, err := o.running(cmd.ErrOrStderr())
 			if err != nil {
