@@ -59,7 +59,7 @@ func (s stepping) count(change func(*Figures)) {
 	s.counted[s.choice.Name] = of
 }
 
-// countHealth tells of a start that has succeeded, and remembers how the proxy is.
+// countHealth reports a successful start, and remembers the proxy's health.
 func (s stepping) countHealth(status Status) {
 	f := s.memory
 	if status.Ready && f.starts && s.choice.Profile != nil && s.Started != nil {

@@ -42,7 +42,7 @@ func pods(some map[Health]int) map[Health]int {
 	return out
 }
 
-// startTimes has a Manager tell of starts, and returns what it has told.
+// startTimes collects the starts that a Manager reports.
 func startTimes(m *Manager) func() []time.Duration {
 	var mu sync.Mutex
 	told := []time.Duration{}

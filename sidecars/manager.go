@@ -50,7 +50,7 @@ type Manager struct {
 	Reporter      Reporter
 	Homes         Homes
 	Rollout       *Rollouts
-	// Started is told the time from when a sandbox without a proxy was followed until its first proxy was ready. It may be nil.
+	// Started gets the duration of each start: from when a sandbox without a proxy is followed until its first proxy is ready. It may be nil.
 	Started func(profile string, took time.Duration)
 
 	once      sync.Once

@@ -34,7 +34,7 @@ func (f *IntentFlags) Add(fs *pflag.FlagSet) {
 		{"include-outbound-ip-ranges", "CIDRs whose traffic goes to the proxy, * for all"},
 		{"exclude-outbound-ip-ranges", "CIDRs whose traffic stays direct"},
 		{"include-inbound-ports", "inbound ports that go to the proxy, * for all"},
-		{"inbound-ports", "all of the included inbound ports, or listening for those on which somebody listens when a connection is opened"},
+		{"inbound-ports", "all of the included inbound ports, or listening for those with a listener at the opening of a connection"},
 		{"exclude-inbound-ports", "inbound ports that stay direct, where all are included"},
 		{"include-outbound-ports", "outbound ports that go to the proxy whatever their address"},
 		{"exclude-outbound-ports", "outbound ports that stay direct"},

@@ -75,7 +75,7 @@ func TestApply_programHangs_isEndedAndFinishedLater(t *testing.T) {
 	v6 := whole
 	v6.restore = script(t, t.TempDir(), "hanging-restore", "exec sleep 60")
 	b.own.programs.tools[iptables.IPv6] = v6
-	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Patience(500*time.Millisecond)) // in which what is there is read
+	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Patience(500*time.Millisecond)) // for the reading before the write
 	defer cancel()
 	start := time.Now()
 	_, err := b.own.Apply(ctx, ns, rules(t, tproxyAndDNS))

@@ -70,7 +70,7 @@ type Manager struct {
 	Root, Node string
 	// Hold reports whether a pod's rules still lead to a profile's proxy: it is kept there, even if it has opted out. It may be nil.
 	Hold func(profile string, s podnet.Sandbox) bool
-	// Changed is told how long it took until a profile's proxy had a change of a pod. It may be nil.
+	// Changed gets the duration of each change of a pod, until its profile's proxy has confirmed it. It may be nil.
 	Changed func(profile string, took time.Duration)
 
 	mu     sync.Mutex
