@@ -149,6 +149,9 @@ func (s stepping) noteEnd(ctx context.Context, a answer, why string) {
 	}
 	s.count(func(of *Figures) { of.Restarts++ })
 	s.fault(ctx, s.taken(ctx, a)+why, a.hash)
+	if !a.gone.IsZero() { // the runtime may have taken a while to answer since
+		s.memory.failed = a.gone
+	}
 }
 
 // goes reports whether the end of a proxy is no failure: the pod, the application or the sandbox ends.

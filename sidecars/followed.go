@@ -10,7 +10,7 @@ import (
 
 // The pause before a proxy is started again grows from firstPause to lastPause. It is firstPause again after a proxy was ready for calmTime.
 const (
-	firstPause = 100 * time.Millisecond
+	firstPause = 50 * time.Millisecond
 	lastPause  = 10 * time.Second
 	calmTime   = time.Minute
 	// wordsTime is how long after a proxy's end its log is read again: the runtime may write the last lines after it has said that the proxy
@@ -121,11 +121,11 @@ func (f *followed) started(version, present *Profile) {
 	f.goodStarts++
 }
 
-// retryAt returns when the next proxy may be started: the pause grows with each failure in a row.
+// retryAt returns when the next proxy may be started: the pause since the failure grows with each one in a row.
 func (f *followed) retryAt() time.Time { return f.failed.Add(pauseAt(f.failures)) }
 
 func pauseAt(failures int) time.Duration {
-	const doublings = 7 // to more than lastPause
+	const doublings = 8 // to more than lastPause
 	return min(firstPause<<min(max(failures-1, 0), doublings), lastPause)
 }
 

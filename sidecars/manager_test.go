@@ -1,6 +1,7 @@
 package sidecars
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -89,6 +90,33 @@ func TestManager_proxyEnds_isStartedAgain(t *testing.T) {
 			t.Errorf("long after the crash: %+v", said)
 		}
 		stop()
+	})
+}
+
+// slowRuntime is a runtime that takes its time to list containers.
+type slowRuntime struct {
+	*fakeNode
+	lists time.Duration
+}
+
+func (r slowRuntime) List(ctx context.Context, podUID string) ([]sidecar.Container, error) {
+	time.Sleep(r.lists)
+	return r.fakeNode.List(ctx, podUID)
+}
+
+// The pause counts from a proxy's end: what the runtime takes to tell of it is a part of it.
+func TestManager_proxyEnds_slowRuntimeAddsNoPause(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		m, stop := agent()
+		defer stop()
+		m.Runtime = slowRuntime{n, firstPause}
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.end("c001", 139)
+		after(2*firstPause - time.Millisecond)
+		if got := n.running(); !slices.Equal(got, []string{"c002"}) {
+			t.Errorf("then run %v", got)
+		}
 	})
 }
 

@@ -83,7 +83,7 @@ func TestRetryAt_failuresInARow_pauseDoubles(t *testing.T) {
 	if !f.retryAt().Before(now()) {
 		t.Errorf("before the first start: %s", f.retryAt())
 	}
-	for _, want := range []time.Duration{100, 200, 400, 800, 1600, 3200, 6400, 10000, 10000} {
+	for _, want := range []time.Duration{50, 100, 200, 400, 800, 1600, 3200, 6400, 10000, 10000} {
 		f.fail(now(), "exit code 1", nil)
 		if got := f.retryAt().Sub(now()); got != want*time.Millisecond {
 			t.Errorf("after %d failures: %s, want %d ms", f.failures, got, want)
