@@ -25,9 +25,6 @@ type Machine struct {
 	Console io.Writer
 	// Memory is in MiB.
 	Memory int
-	// Counted has the machine's clock count instructions, a nanosecond each: on a slow or busy host everything takes longer, and nothing
-	// in the machine notices, so that time limits hold that were made for real machines.
-	Counted bool
 }
 
 // line is the kernel's command line. The machine is short-lived: no mitigations, and a panic ends it.
@@ -55,7 +52,9 @@ func (m Machine) Run(ctx context.Context, todo job.Job) error {
 		"-smp", "1", "-m", strconv.Itoa(m.Memory), "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
 		"-virtfs", share+"mount_tag=root,readonly=on,path=/", "-virtfs", share+"mount_tag=results,path="+m.Results,
 		"-kernel", m.Kernel.Image(), "-initrd", initramfs, "-append", line)
-	if m.Counted && accelerator == "tcg" {
+	if accelerator == "tcg" {
+		// The machine's clock counts instructions, a nanosecond each: on a slow or busy host everything takes longer, and nothing in the machine
+		// notices, so that time limits hold that were made for real machines.
 		cmd.Args = append(cmd.Args, "-icount", "shift=0", "-rtc", "clock=vm")
 	}
 	cmd.Stdout, cmd.Stderr = m.Console, m.Console

@@ -18,7 +18,7 @@ import (
 	"istio-pod-network-controller/hack/kernels/job"
 )
 
-// limit bounds the tests of one package, for the case that they hang: an emulated processor is some ten times slower, and a busy machine slower still.
+// limit bounds the tests of one package, for the case that they hang.
 const limit = time.Hour
 
 // everything is all packages, first those that are nearest to the kernel.
