@@ -159,8 +159,20 @@ func (s stepping) goes(ctx context.Context) bool {
 	if s.choice.Ending || s.home.finished(time.Now()) {
 		return true
 	}
-	ready, err := s.Runtime.Ready(ctx, s.key.Sandbox)
-	return err == nil && !ready
+	if ready, err := s.Runtime.Ready(ctx, s.key.Sandbox); err == nil && !ready {
+		return true
+	}
+	return s.finishedBefore(ctx) && s.home.noteFinished() == nil
+}
+
+// finishedBefore reports whether the application has ended for good: containerd 1.7 does not say so, and ends the proxies with their sandbox.
+func (s stepping) finishedBefore(ctx context.Context) bool {
+	all, err := s.Runtime.Applications(ctx, s.key.Sandbox)
+	if err != nil || len(all) == 0 {
+		return false
+	}
+	over, err := isOver(ctx, s.Cluster, s.sandbox, all, all[0])
+	return err == nil && over
 }
 
 func (s stepping) noteGood(ctx context.Context, err error) {
