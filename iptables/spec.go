@@ -165,7 +165,7 @@ func (s Spec) Validate() error {
 		fault("DNS capture %q is not known: want all or resolv.conf", s.DNS)
 	case s.DNS == DNSResolvConf && len(s.Resolvers) == 0:
 		// Rules without any resolver would capture nothing, or everything; neither is what was asked for.
-		fault("DNS capture of resolv.conf wants the pod's resolvers, and none are known: name them in the pod's dnsConfig, or by the agent's --cluster-dns")
+		fault("DNS capture of resolv.conf wants the pod's resolvers, and none are known: name them by the agent's --cluster-dns, or in the pod's dnsConfig, with dnsPolicy None")
 	}
 	return errors.Join(errs...)
 }

@@ -110,6 +110,12 @@ func ownerSources() map[string]sourceCase {
 			},
 			"resolvers", "10.0.0.2,10.0.0.1", "flag of the agent: --cluster-dns, dnsConfig of the pod",
 		},
+		"resolvers of which only the node knows all": {
+			func(p *corev1.Pod, _ *Config) {
+				p.Annotations[KeyDNSCapture] = "resolv.conf"
+				p.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"10.0.0.1"}}
+			}, "resolvers", "", "container runtime",
+		},
 		"resolvers that only the node knows": {
 			func(p *corev1.Pod, _ *Config) { p.Annotations[KeyDNSCapture] = "resolv.conf" }, "resolvers", "", "container runtime",
 		},

@@ -153,13 +153,18 @@ func (r *reader) rerouteDNS(pod *corev1.Pod, s *iptables.Spec) {
 		envDNSAddr, ProxyContainer)
 }
 
-// resolvers returns the name servers that the kubelet will write into the pod's resolv.conf, as far as the manifest shows.
+// resolvers returns the name servers that the kubelet will write into the pod's resolv.conf: all of them, or none where some are not known here.
 func resolvers(pod *corev1.Pod, cluster []netip.Addr) []netip.Addr {
 	var out []netip.Addr
 	switch pod.Spec.DNSPolicy {
 	case corev1.DNSClusterFirst, corev1.DNSClusterFirstWithHostNet, "":
+		if len(cluster) == 0 {
+			return nil
+		}
 		out = append(out, cluster...)
-	case corev1.DNSDefault, corev1.DNSNone:
+	case corev1.DNSDefault: // the node's
+		return nil
+	case corev1.DNSNone:
 	}
 	if pod.Spec.DNSConfig != nil {
 		out = append(out, Addrs(pod.Spec.DNSConfig.Nameservers)...)

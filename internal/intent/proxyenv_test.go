@@ -76,14 +76,17 @@ func TestOf_proxysEnvironment_isRead(t *testing.T) {
 
 func TestOf_manifestsResolvers_areTaken(t *testing.T) {
 	cases := map[string]struct {
-		policy corev1.DNSPolicy
-		more   []string
-		want   []string
+		policy  corev1.DNSPolicy
+		unknown bool // to the agent, which are the cluster's
+		more    []string
+		want    []string
 	}{
 		"the cluster's":          {want: []string{"10.96.0.10"}},
 		"the cluster's and more": {policy: corev1.DNSClusterFirst, more: []string{"fd00::53", "no address"}, want: []string{"10.96.0.10", "fd00::53"}},
 		"only the pod's own":     {policy: corev1.DNSNone, more: []string{"1.1.1.1"}, want: []string{"1.1.1.1"}},
 		"the node's: not known":  {policy: corev1.DNSDefault},
+		"the node's and more":    {policy: corev1.DNSDefault, more: []string{"1.1.1.1"}},
+		"the cluster's: unknown": {policy: corev1.DNSClusterFirst, unknown: true, more: []string{"1.1.1.1"}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -91,7 +94,9 @@ func TestOf_manifestsResolvers_areTaken(t *testing.T) {
 			pod.Spec.DNSPolicy = c.policy
 			pod.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: c.more}
 			cfg := config()
-			cfg.ClusterDNS = Addrs([]string{"10.96.0.10"})
+			if !c.unknown {
+				cfg.ClusterDNS = Addrs([]string{"10.96.0.10"})
+			}
 			got, err := Of(pod, ns, cfg)
 			var addrs []string
 			for _, a := range got.Spec.Resolvers {

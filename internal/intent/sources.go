@@ -123,7 +123,7 @@ func (s sources) resolvers(pod *corev1.Pod, all []netip.Addr) {
 	if len(all) > own {
 		from = append(from, fromFlag+"cluster-dns")
 	}
-	if own > 0 {
+	if own > 0 && len(all) > 0 {
 		from = append(from, fromPodDNS)
 	}
 	s.set(settingResolvers, cmp.Or(strings.Join(from, ", "), fromRuntime))
