@@ -221,10 +221,12 @@ trap finish EXIT
 fresh=$PWD/build/fresh.json
 (cd test/e2e && E2E_RECORD=$fresh exec ../../$kc exec -- ../../build/e2e.test)
 
+servers=() # containerd says which a sandbox has
+if [[ $runtime == crio ]]; then servers=(--set 'clusterDNS={10.96.0.10}'); fi
 for backend in "${backends[@]}"; do
   if [[ $backend == none ]]; then continue; fi
   say "installing the agent with the backend $backend"
-  hack/deploy.sh --set "backend=$backend" --set select=either --set nri=off --set cni=off --set inspect.enabled=true
+  hack/deploy.sh --set "backend=$backend" --set select=either --set nri=off --set cni=off --set inspect.enabled=true "${servers[@]}"
   say "running the tests"
   E2E_BACKEND=$backend tests "$backend" 30m -test.parallel 8 "$@"
 done

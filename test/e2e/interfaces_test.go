@@ -71,7 +71,7 @@ func (s *space) addLink(t *testing.T, pod *corev1.Pod, name string) {
 			t.Fatalf("%s: %v: %s", strings.Join(argv, " "), err, out)
 		}
 	}
-	run("ip", "link", "add", here, "type", "veth", "peer", "name", name, "netns", strconv.Itoa(s.sandboxOf(t, pod).PID))
+	run("ip", "link", "add", here, "type", "veth", "peer", "name", name, "netns", strconv.Itoa(s.containerPID(t, pod, pod.Spec.Containers[0].Name)))
 	t.Cleanup(func() {
 		// Without the cancelled context of the test. The pod's end may have taken it already.
 		_ = exec.CommandContext(context.WithoutCancel(t.Context()), "ip", "link", "delete", here).Run()
