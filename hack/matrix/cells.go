@@ -20,7 +20,7 @@ type Cell struct {
 	Quick bool
 }
 
-// cells lists all cells, cheap ones first.
+// cells lists all cells, cheap ones first: what `make test` and `make e2e` do not run.
 func cells() []Cell {
 	var list []Cell
 	for _, kernel := range []string{"5.10", "6.1", "6.12"} {
@@ -47,12 +47,6 @@ func cells() []Cell {
 	for _, version := range []string{"1.7.35", "2.3.7"} {
 		list = append(list, cluster("containerd-"+version, "the end-to-end tests, round nri, on containerd "+version,
 			"E2E_CONTAINERD="+version, "E2E_BACKENDS=none", "E2E_HOOKS=nri"))
-	}
-	for _, backend := range []string{"nftables", "iptables"} {
-		list = append(list, cluster(backend, "the end-to-end tests, backend "+backend, "E2E_BACKENDS="+backend, "E2E_HOOKS="))
-	}
-	for _, hook := range []string{"nri", "required", "powercut", "wait", "cni", "lifecycle"} {
-		list = append(list, cluster(hook, "the end-to-end tests, round "+hook, "E2E_BACKENDS=none", "E2E_HOOKS="+hook))
 	}
 	list = append(list, cluster("crio", "the end-to-end tests on CRI-O, backend nftables and round nri",
 		"E2E_RUNTIME=crio", "E2E_BACKENDS=nftables", "E2E_HOOKS=nri"))
