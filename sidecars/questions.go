@@ -19,7 +19,7 @@ const (
 	slowAfter = 500 * time.Millisecond
 	// startPoll is the shortest time between two questions to a proxy that is starting. Later it is one part in startPart of the time that
 	// the start has taken, and silentPoll at most.
-	startPoll = 50 * time.Millisecond
+	startPoll = 20 * time.Millisecond
 	startPart = 8
 	// silentPoll is the time between two questions to a proxy that has missed one. It doubles with each further one, up to lastSilentPoll.
 	silentPoll     = time.Second
