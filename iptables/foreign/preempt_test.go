@@ -61,7 +61,7 @@ func TestPreempting_fullNamespace_isBounded(t *testing.T) {
 		kerneltest.Shell(t, ns, "nft -f -", b.String())
 		start := time.Now()
 		lines, err := Preempting(t.Context(), ns, defaultOurs(t))
-		if took := time.Since(start); err != nil || took > kerneltest.Patience(time.Second) || len(lines) > maxPreempted+1 || len(lines) == 0 {
+		if took := time.Since(start); err != nil || took > time.Second || len(lines) > maxPreempted+1 || len(lines) == 0 {
 			t.Errorf("%s: %d lines after %s, error %v", name, len(lines), took, err)
 		}
 	}

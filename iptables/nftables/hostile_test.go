@@ -18,9 +18,10 @@ import (
 )
 
 // lookTime and lookMemory are what a look at a namespace may cost, whatever is in it.
-func lookTime() time.Duration { return kerneltest.Patience(1500 * time.Millisecond) }
-
-const lookMemory = 32 << 20
+const (
+	lookTime   = 1500 * time.Millisecond
+	lookMemory = 32 << 20
+)
 
 type spoil = func(*testing.T, *netns.NS)
 
@@ -66,12 +67,12 @@ func bounded(t *testing.T, name string, f func(context.Context) error) {
 	var before, after goruntime.MemStats
 	goruntime.ReadMemStats(&before)
 	start := time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), lookTime())
+	ctx, cancel := context.WithTimeout(t.Context(), lookTime)
 	defer cancel()
 	err := f(ctx)
 	took := time.Since(start)
 	goruntime.ReadMemStats(&after)
-	if used := after.TotalAlloc - before.TotalAlloc; err != nil || took > lookTime() || used > lookMemory {
+	if used := after.TotalAlloc - before.TotalAlloc; err != nil || took > lookTime || used > lookMemory {
 		t.Errorf("%s took %s and %d bytes: %v", name, took, used, err)
 	} else if testing.Verbose() {
 		t.Logf("%s took %s and %d KB", name, took, used>>10)
@@ -224,10 +225,10 @@ func TestApplyEndsWhileAPodFlushesTheTable(t *testing.T) {
 	}()
 	for i := range 20 {
 		start := time.Now()
-		ctx, cancel := context.WithTimeout(t.Context(), lookTime())
+		ctx, cancel := context.WithTimeout(t.Context(), lookTime)
 		_, err := b.Apply(ctx, ns.Path(), wants[i%2])
 		cancel()
-		if took := time.Since(start); took > lookTime()+2*50*time.Millisecond {
+		if took := time.Since(start); took > lookTime+2*50*time.Millisecond {
 			t.Errorf("apply took %s: %v", took, err)
 		}
 	}
@@ -250,7 +251,7 @@ func TestApplyPassesAPodsLockOver(t *testing.T) {
 	}
 	start := time.Now()
 	mustApply(t, b, ns, want)
-	if took := time.Since(start); took > lookTime()/2 {
+	if took := time.Since(start); took > lookTime/2 {
 		t.Errorf("apply took %s", took)
 	}
 	mustHold(t, ns, want)

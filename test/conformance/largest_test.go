@@ -78,10 +78,7 @@ func TestApply_largestPod_isInTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, b := range backends(t) {
-		if b.Name() == "iptables" && kerneltest.Slowness() > 1 {
-			continue // an emulated processor is too slow for the time that its programs have
-		}
-		limit := kerneltest.Patience(map[string]time.Duration{"nftables": time.Second, "iptables": 10 * time.Second}[b.Name()])
+		limit := map[string]time.Duration{"nftables": time.Second, "iptables": 30 * time.Second}[b.Name()] // a tenth of it on most machines
 		best := limit + 1
 		for range 3 { // the machine may have other work
 			if best = min(best, applied(t, b, rules)); best < limit {

@@ -6,10 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -111,17 +109,6 @@ func NeedOwnedTables(t testing.TB) {
 	}
 	must(t, err)
 }
-
-// Slowness is how many times slower than others this machine is: 1 unless KERNELTEST_SLOWNESS says otherwise, because its processor is emulated.
-func Slowness() int {
-	if n, err := strconv.Atoi(os.Getenv("KERNELTEST_SLOWNESS")); err == nil {
-		return n
-	}
-	return 1
-}
-
-// Patience is a time limit of a test as this machine needs it.
-func Patience(limit time.Duration) time.Duration { return limit * time.Duration(Slowness()) }
 
 // Shell runs a script inside ns, with input, and returns what it printed.
 func Shell(t testing.TB, ns *netns.NS, script, input string) string {
