@@ -114,7 +114,7 @@ func (c *cluster) traceFiles(context.Context) (map[string]string, error) {
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil
 			}
-			if err != nil {
+			if err != nil || dir == "/run/crio" && entry.Type() == fs.ModeSymlink { // CRI-O has one for each container, and leaves it
 				return err
 			}
 			what, err := describeFile(path)
