@@ -117,12 +117,17 @@ func (a answer) next(p *Profile, hasLiveness bool) (q Question, at time.Time) {
 func (a answer) pause(p *Profile) time.Duration {
 	switch {
 	case p == nil, !a.heard, !a.ready:
-		return min(max(startPoll, time.Since(a.seen)/startPart), silentPoll)
+		return startPause(a.seen)
 	case a.readiness.missed == 0:
 		return seconds(p.Spec.Readiness.PeriodSeconds)
 	}
 	const doublings = 4
 	return min(silentPoll<<min(a.readiness.missed-1, doublings), lastSilentPoll)
+}
+
+// startPause returns the time between two looks at what has been starting since then.
+func startPause(since time.Time) time.Duration {
+	return min(max(startPoll, time.Since(since)/startPart), silentPoll)
 }
 
 // hangs says that a proxy was replaced since it hung.

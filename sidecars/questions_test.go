@@ -279,7 +279,7 @@ func TestAsk_newVersionWorksElsewhere_olderProxyIsAskedItsOwnWay(t *testing.T) {
 // A proxy that hangs says nothing of the version that its successor is of.
 func TestLiveness_proxyHangsDuringUpgrade_newVersionHasNotFailed(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		n.profile.Spec.Liveness = &v1alpha1.Liveness{TCPPort: 15021, PeriodSeconds: 1, FailureThreshold: 1}
+		n.profile.Spec.Liveness = &v1alpha1.Liveness{TCPPort: 15021, PeriodSeconds: 2, FailureThreshold: 1}
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
@@ -292,7 +292,7 @@ func TestLiveness_proxyHangsDuringUpgrade_newVersionHasNotFailed(t *testing.T) {
 				}
 			}, image(1), image(2))
 		})
-		after(900 * time.Millisecond)
+		after(2 * time.Second)
 		n.change(func() { n.profile.Spec.Image = image(2) }) // of which the sandbox learns when its proxy hangs
 		after(30 * time.Second)
 		if got := m.Figures()["edge"]; n.said["u1"].Image != image(2) || !n.said["u1"].Ready || got.Failed != 0 || got.Paused {

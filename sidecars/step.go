@@ -18,9 +18,8 @@ import (
 const (
 	// stepTimeout bounds one step, a pull of an image excepted.
 	stepTimeout = 30 * time.Second
-	// lookFor is how long a sandbox that does not run is looked at every lookPoll: the runtime may be starting it. Later it has ended.
-	lookFor  = 10 * time.Second
-	lookPoll = 50 * time.Millisecond
+	// lookFor is how long a sandbox that does not run is looked at as if the runtime were starting it. Later it has ended.
+	lookFor = 10 * time.Second
 )
 
 // step looks at one sandbox and does what is to be done: it reads, learns, decides, acts and reports. again is when to look the next time; 0 is
@@ -129,7 +128,7 @@ func nextStep(s hearing, d Decision, did outcome) time.Duration {
 	case did.absent && time.Since(s.memory.since) > lookFor:
 		return sweepInterval
 	case did.absent:
-		return lookPoll
+		return startPause(s.memory.since)
 	case len(d.Actions) > 0 && !did.pulling:
 		return startPoll
 	case len(d.Ask) == 0 && (s.choice.Ending || d.Serving == "" && s.home.finished(time.Now())): // the pod is gone soon, or says that it has finished
