@@ -48,8 +48,9 @@ func cells() []Cell {
 		list = append(list, cluster("containerd-"+version, "the end-to-end tests, round nri, on containerd "+version,
 			"E2E_CONTAINERD="+version, "E2E_BACKENDS=none", "E2E_HOOKS=nri"))
 	}
-	list = append(list, cluster("crio", "the end-to-end tests on CRI-O, backend nftables and round nri",
-		"E2E_RUNTIME=crio", "E2E_BACKENDS=nftables", "E2E_HOOKS=nri"))
+	list = append(list,
+		cluster("crio-nftables", "the end-to-end tests on CRI-O, backend nftables", "E2E_RUNTIME=crio", "E2E_BACKENDS=nftables", "E2E_HOOKS="),
+		cluster("crio-nri", "the end-to-end tests on CRI-O, round nri", "E2E_RUNTIME=crio", "E2E_BACKENDS=none", "E2E_HOOKS=nri"))
 	return append(list, Cell{
 		Name: "cluster-vm-6.12", Command: []string{"hack/e2e.sh", "-test.run", "^(" + strings.Join(emulated(), "|") + ")$"},
 		Shows:     "the one-node cluster on Linux 6.12 with cgroup v2 alone, in a virtual machine: first packets by NRI, and a managed proxy that is upgraded",
