@@ -130,7 +130,7 @@ func (at moment) kill(n *fakeNode, m *Manager) (b podnet.Sandbox) {
 	b = n.follow(m, "b")[0]
 	select {
 	case <-killed:
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		n.t.Fatal("no step to be killed at")
 	}
 	n.stop()

@@ -276,7 +276,7 @@ func (n *fakeNode) unserved(m *Manager, s podnet.Sandbox) {
 // eventually waits until something holds.
 func (n *fakeNode) eventually(what string, holds func() bool) {
 	n.t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		if holds() {
 			return
 		}
@@ -284,7 +284,7 @@ func (n *fakeNode) eventually(what string, holds func() bool) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.t.Fatalf("not within 20 s: %s; served %q, said %+v, sum %+v", what, n.serving, n.said, n.sum())
+	n.t.Fatalf("not within a minute: %s; served %q, said %+v, sum %+v", what, n.serving, n.said, n.sum())
 }
 
 // served waits until the proxy serves exactly these pods, and the agent knows.

@@ -36,14 +36,16 @@ func (d directory) ask(ctx context.Context, pod string) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	defer own.Close()  //nolint:errcheck // nothing was written
-	var listener int64 // RoundTrip returns without error only after the dial, which writes it
+	defer own.Close() //nolint:errcheck // nothing was written
+	// Not by the transport, which at the end of ctx would return before its dial, and that would use a descriptor that is closed, or another file's.
+	conn, listener, err := dial(ctx, fmt.Sprintf("/proc/self/fd/%d/%s", own.Fd(), versionName))
+	if err != nil {
+		return answer{}, fmt.Errorf("ask the proxy for its version: %w", err)
+	}
+	defer conn.Close() //nolint:errcheck // the transport has closed it, unless it did not come to that
 	transport := &http.Transport{
 		DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeaders,
-		DialContext: func(ctx context.Context, _, _ string) (conn net.Conn, err error) {
-			conn, listener, err = dial(ctx, fmt.Sprintf("/proc/self/fd/%d/%s", own.Fd(), versionName))
-			return conn, err
-		},
+		DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil },
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://proxy/", http.NoBody)
 	if err != nil {
