@@ -11,10 +11,7 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"istio-pod-network-controller/api/v1alpha1"
-	"istio-pod-network-controller/internal/sidecar"
 )
 
 // What ends with its pod or its sandbox has not failed.
@@ -37,38 +34,6 @@ func TestNoteEnds_podEnding_isNoFailure(t *testing.T) {
 					}
 				})
 				stop()
-			})
-		})
-	}
-}
-
-// containerd 1.7 does not say that the application has ended, and kills the proxy with the sandbox, which it still calls ready then.
-func TestNoteEnds_applicationHasEnded_isNoFailureIfForGood(t *testing.T) {
-	for name, c := range map[string]struct {
-		all      []sidecar.Application
-		finished bool
-	}{
-		"the Job's container has ended": {[]sidecar.Application{ended("app", 0, 0)}, true},
-		"it runs":                       {[]sidecar.Application{{ID: "app", Name: "app", State: sidecar.Running}}, false},
-		"it was not started yet":        {nil, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-				a := &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: c.all}
-				m, stop := agent()
-				defer stop()
-				m.Runtime, m.Cluster = a, a
-				m.Follow(sandboxOf("u1"))
-				after(time.Second)
-				n.end("c001", 137)
-				after(time.Second)
-				state, restarts := v1alpha1.Running, int32(1)
-				if c.finished {
-					state, restarts = v1alpha1.Ended, 0
-				}
-				if said := n.mustSay(t, "u1", state, !c.finished); said.Restarts != restarts || (said.Message == "") != c.finished {
-					t.Errorf("the ManagedProxy says %+v", said)
-				}
 			})
 		})
 	}

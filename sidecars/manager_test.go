@@ -100,7 +100,7 @@ type slowRuntime struct {
 }
 
 func (r slowRuntime) List(ctx context.Context, podUID string) ([]sidecar.Container, error) {
-	time.Sleep(r.lists)
+	<-time.After(r.lists)
 	return r.fakeNode.List(ctx, podUID)
 }
 
