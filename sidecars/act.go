@@ -162,17 +162,9 @@ func (s stepping) goes(ctx context.Context) bool {
 	if ready, err := s.Runtime.Ready(ctx, s.key.Sandbox); err == nil && !ready {
 		return true
 	}
-	return s.finishedBefore(ctx) && s.home.noteFinished() == nil
-}
-
-// finishedBefore reports whether the application has ended for good: containerd 1.7 does not say so, and ends the proxies with their sandbox.
-func (s stepping) finishedBefore(ctx context.Context) bool {
-	all, err := s.Runtime.Applications(ctx, s.key.Sandbox)
-	if err != nil || len(all) == 0 {
-		return false
-	}
-	over, err := isOver(ctx, s.Cluster, s.sandbox, all, all[0])
-	return err == nil && over
+	// containerd 1.7 does not say that the application has ended, and ends the proxies with their sandbox.
+	over, err := isOver(ctx, s.Runtime, s.Cluster, s.sandbox, sidecar.Application{})
+	return err == nil && over && s.home.noteFinished() == nil
 }
 
 func (s stepping) noteGood(ctx context.Context, err error) {

@@ -27,14 +27,18 @@ const (
 	finishedFor = 30 * time.Second
 )
 
-// isOver reports whether a sandbox's application has ended for good. all are its containers, of which one has ended just now, or, if it is not
-// Exited, may have: then the runtime's list says so.
-func isOver(ctx context.Context, cluster Cluster, s podnet.Sandbox, all []sidecar.Application, ended sidecar.Application) (bool, error) {
-	its := false
+// isOver reports whether a sandbox's application has ended for good, by the runtime's list. A container that has ended just now may be listed as
+// running: if ended is Exited it counts, not the list. Without an ID it is none; with the ID of no container of the application the answer is no.
+func isOver(ctx context.Context, runtime Runtime, cluster Cluster, s podnet.Sandbox, ended sidecar.Application) (bool, error) {
+	all, err := runtime.Applications(ctx, s.ID)
+	if err != nil {
+		return false, err
+	}
+	its := ended.ID == ""
 	for i, a := range all {
 		if a.ID == ended.ID {
 			its = true
-			if ended.State == sidecar.Exited { // the runtime may still list it as running
+			if ended.State == sidecar.Exited {
 				all[i], a = ended, ended
 			}
 		}

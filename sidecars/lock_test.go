@@ -106,11 +106,19 @@ func TestStart_firstAgentKilled_secondWorks(t *testing.T) {
 	})
 }
 
-// slowly is a runtime that takes its time to make a container.
-type slowly struct{ *fakeNode }
+// slowly is a runtime that takes its time to list containers and to make one.
+type slowly struct {
+	*fakeNode
+	lists, makes time.Duration
+}
+
+func (s slowly) List(ctx context.Context, podUID string) ([]sidecar.Container, error) {
+	<-time.After(s.lists)
+	return s.fakeNode.List(ctx, podUID)
+}
 
 func (s slowly) Create(ctx context.Context, spec sidecar.Spec) (string, error) {
-	<-time.After(3 * time.Second)
+	<-time.After(s.makes)
 	return s.fakeNode.Create(ctx, spec)
 }
 
@@ -118,7 +126,7 @@ func (s slowly) Create(ctx context.Context, spec sidecar.Spec) (string, error) {
 func TestStart_createUnderWay_lockIsKept(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		first, stopFirst := agent()
-		first.Runtime = slowly{n}
+		first.Runtime = slowly{fakeNode: n, makes: 3 * time.Second}
 		first.Follow(sandboxOf("u1"))
 		synctest.Wait()
 		second, stopSecond := agent()

@@ -173,8 +173,7 @@ func (m *Manager) ForgetProfile(name string) error {
 }
 
 // ContainerEnded has the proxies of a sandbox finish if its last application container has ended, and none will be started again. A container that
-// is not Exited may have ended: the runtime's list says so. It is
-// called while the runtime waits for the answer: it only reads from the runtime, and signals. The runtime ends the sandbox soon after, by
+// is not Exited may have ended: the runtime's list says so. It is called while the runtime waits for the answer: it only reads from the runtime, and signals. The runtime ends the sandbox soon after, by
 // SIGKILL. While another agent works, which is told of the end, too, it is only remembered.
 func (m *Manager) ContainerEnded(ctx context.Context, s podnet.Sandbox, ended sidecar.Application) error {
 	m.init()
@@ -182,11 +181,7 @@ func (m *Manager) ContainerEnded(ctx context.Context, s podnet.Sandbox, ended si
 	if !m.follows(key) || m.Homes.of(key).finished(time.Now()) {
 		return nil
 	}
-	all, err := m.Runtime.Applications(ctx, s.ID)
-	if err != nil {
-		return err
-	}
-	over, err := isOver(ctx, m.Cluster, s, all, ended)
+	over, err := isOver(ctx, m.Runtime, m.Cluster, s, ended)
 	if err != nil || !over || !m.mayFinish(key) {
 		return err
 	}

@@ -1,7 +1,6 @@
 package sidecars
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -93,23 +92,12 @@ func TestManager_proxyEnds_isStartedAgain(t *testing.T) {
 	})
 }
 
-// slowRuntime is a runtime that takes its time to list containers.
-type slowRuntime struct {
-	*fakeNode
-	lists time.Duration
-}
-
-func (r slowRuntime) List(ctx context.Context, podUID string) ([]sidecar.Container, error) {
-	<-time.After(r.lists)
-	return r.fakeNode.List(ctx, podUID)
-}
-
-// The pause counts from a proxy's end: what the runtime takes to tell of it is a part of it.
+// The pause begins with a proxy's end, not when a slow runtime has told of it.
 func TestManager_proxyEnds_slowRuntimeAddsNoPause(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		defer stop()
-		m.Runtime = slowRuntime{n, firstPause}
+		m.Runtime = slowly{fakeNode: n, lists: firstPause}
 		m.Follow(sandboxOf("u1"))
 		after(time.Second)
 		n.end("c001", 139)

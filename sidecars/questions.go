@@ -17,8 +17,8 @@ const (
 	slowQuestions  = 16
 	// slowAfter is how long a question may take until its proxy counts as slow.
 	slowAfter = 500 * time.Millisecond
-	// startPoll is the shortest time between two questions to a proxy that is starting. Later it is one part in startPart of the time that
-	// the start has taken, and silentPoll at most.
+	// startPoll is the shortest time between two looks at a sandbox or proxy that is starting. Later it is one part in startPart of the time that
+	// the start has taken, and silentPoll at most: see startPause.
 	startPoll = 20 * time.Millisecond
 	startPart = 8
 	// silentPoll is the time between two questions to a proxy that has missed one. It doubles with each further one, up to lastSilentPoll.
@@ -125,7 +125,7 @@ func (a answer) pause(p *Profile) time.Duration {
 	return min(silentPoll<<min(a.readiness.missed-1, doublings), lastSilentPoll)
 }
 
-// startPause returns the time between two looks at what has been starting since then.
+// startPause returns the time between two looks at a sandbox or proxy that has been starting since then.
 func startPause(since time.Time) time.Duration {
 	return min(max(startPoll, time.Since(since)/startPart), silentPoll)
 }

@@ -22,7 +22,7 @@ type tardy struct {
 	asked        int           // lists after the end
 }
 
-// id returns the ID of the proxy whose end is told late.
+// id returns the late proxy's ID.
 func (r *tardy) id() string { return cmp.Or(r.late, "c001") }
 
 // since returns how long the proxy has ended; 0 if it runs.
