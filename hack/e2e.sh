@@ -221,7 +221,7 @@ trap finish EXIT
 fresh=$PWD/build/fresh.json
 (cd test/e2e && E2E_RECORD=$fresh exec ../../$kc exec -- ../../build/e2e.test)
 
-servers=() # containerd says which a sandbox has
+servers=() # name servers: containerd reports those of a sandbox
 if [[ $runtime == crio ]]; then servers=(--set 'clusterDNS={10.96.0.10}'); fi
 for backend in "${backends[@]}"; do
   if [[ $backend == none ]]; then continue; fi

@@ -13,6 +13,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -124,4 +126,12 @@ func (f family) at(n byte, port uint16) netip.AddrPort {
 	b[len(b)-1] = n
 	a, _ := netip.AddrFromSlice(b)
 	return netip.AddrPortFrom(a, port)
+}
+
+// nodeStatus is what the kubelet reports of the node.
+func (c *cluster) nodeStatus(t testing.TB) corev1.NodeStatus {
+	t.Helper()
+	node, err := c.api.CoreV1().Nodes().Get(t.Context(), c.node.NodeName, metav1.GetOptions{})
+	must(t, err)
+	return node.Status
 }

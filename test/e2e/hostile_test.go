@@ -11,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // harm is what a pod with NET_ADMIN does in its own network namespace, over and over, as a shell reads it; it says "did" where
@@ -74,9 +73,7 @@ func hostilePod(name string, userNamespace bool, h harm) *corev1.Pod {
 // needsUserNamespaces skips a test of pods that have one on a node whose container runtime has none.
 func (c *cluster) needsUserNamespaces(t *testing.T) {
 	t.Helper()
-	node, err := c.api.CoreV1().Nodes().Get(t.Context(), c.node.NodeName, metav1.GetOptions{})
-	must(t, err)
-	for _, h := range node.Status.RuntimeHandlers {
+	for _, h := range c.nodeStatus(t).RuntimeHandlers {
 		if h.Name == "" && h.Features != nil && h.Features.UserNamespaces != nil && *h.Features.UserNamespaces {
 			return
 		}

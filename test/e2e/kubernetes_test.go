@@ -4,8 +4,6 @@ import (
 	"slices"
 	"testing"
 	"time"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // The cluster goes over from the release that it was started with to the kit's, control plane first, kubelet last, while pods with proxies are
@@ -18,11 +16,7 @@ import (
 func TestKubernetesIsUpgradedUnderLoad(t *testing.T) {
 	m := newManaged(t, func(spec map[string]any) { spec["drainSeconds"] = int64(600) })
 	b := m.startUnderLoad(t, loadedPods)
-	version := func() string {
-		node, err := m.api.CoreV1().Nodes().Get(t.Context(), m.node.NodeName, metav1.GetOptions{})
-		must(t, err)
-		return node.Status.NodeInfo.KubeletVersion
-	}
+	version := func() string { return m.nodeStatus(t).NodeInfo.KubeletVersion }
 	processes := func() (pids []int) {
 		for _, pod := range b.pods {
 			pids = append(pids, m.containerPID(t, pod, managedProxy))

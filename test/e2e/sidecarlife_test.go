@@ -95,9 +95,7 @@ func TestSidecarEndsWithAPodThatFinishes(t *testing.T) {
 // saysWhenApplicationsEnd reports whether the runtime says by NRI that a container has ended by itself.
 func (m managed) saysWhenApplicationsEnd(t *testing.T) bool {
 	t.Helper()
-	node, err := m.api.CoreV1().Nodes().Get(t.Context(), m.node.NodeName, metav1.GetOptions{})
-	must(t, err)
-	return !strings.HasPrefix(node.Status.NodeInfo.ContainerRuntimeVersion, "containerd://1.")
+	return !strings.HasPrefix(m.nodeStatus(t).NodeInfo.ContainerRuntimeVersion, "containerd://1.")
 }
 
 // proxyEnds returns a channel with the exit code of each of the namespace's proxies that ends from now on, as the runtime tells it.
