@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 )
 
 const keyRequiredPlugins = "required-plugins.noderesource.dev"
@@ -16,11 +17,8 @@ const keyRequiredPlugins = "required-plugins.noderesource.dev"
 // they have changed. Older API servers prepare no pods: the hooks of the runtime do not need it, a test of anything else is skipped.
 func (s *space) awaitPolicy(t testing.TB) {
 	t.Helper()
-	served, err := s.api.Discovery().ServerResourcesForGroupVersion("admissionregistration.k8s.io/v1")
-	must(t, err)
-	prepares := func(r metav1.APIResource) bool { return r.Kind == "MutatingAdmissionPolicy" }
 	switch {
-	case slices.ContainsFunc(served.APIResources, prepares):
+	case s.isKubernetes(t, "1.36"):
 	case slices.Contains([]string{"nri", "cni"}, hook()):
 		return
 	default:
@@ -33,6 +31,16 @@ func (s *space) awaitPolicy(t testing.TB) {
 		}
 		return err
 	})
+}
+
+// isKubernetes reports whether the cluster's Kubernetes is a release, such as 1.36, or newer.
+func (s *space) isKubernetes(t testing.TB, release string) bool {
+	t.Helper()
+	info, err := s.api.Discovery().ServerVersion()
+	must(t, err)
+	is, err := utilversion.ParseGeneric(info.GitVersion)
+	must(t, err)
+	return is.AtLeast(utilversion.MustParseGeneric(release))
 }
 
 func isPrepared(pod *corev1.Pod) error {

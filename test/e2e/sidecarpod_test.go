@@ -106,6 +106,9 @@ func TestProxyOfAResizedPod(t *testing.T) {
 func TestProxyOfAPodWhoseContainersAreAllRestarted(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)
+	if !m.isKubernetes(t, "1.36") {
+		t.Skip("a kubelet before Kubernetes 1.36 restarts no whole pod by default")
+	}
 	never := corev1.ContainerRestartPolicyNever
 	leader := toolsContainer()
 	leader.Name, leader.Args, leader.RestartPolicy = "leader", nil, &never
