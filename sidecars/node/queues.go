@@ -17,16 +17,23 @@ import (
 // migrateSetting is the kernel's switch for it, one for each network namespace, by its path below /proc.
 const migrateSetting = "sys/net/ipv4/tcp_migrate_req"
 
+// errOld is of kernels that move nothing, though Debian's 5.10 has the setting. Cookies of namespaces came with the same release.
+var errOld = errors.New("the kernel ignores it: it is older than Linux 5.14")
+
 // Move has the kernel give the queue of a listener that closes to the other listeners of the same address, port and user.
 func (a asker) Move(ctx context.Context, s podnet.Sandbox) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	_, err := kernel.Visit(ctx, a.namespaces, s.Place(), func(_ context.Context, ns *netns.NS) (struct{}, error) {
+		switch identity, err := ns.Identity(); {
+		case err != nil:
+			return struct{}{}, err
+		case identity.Cookie == 0:
+			return struct{}{}, errOld
+		}
 		return struct{}{}, ns.Inside(migrate)
 	})
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOSYS) {
-		return errors.New("the kernel has no net.ipv4.tcp_migrate_req (Linux 5.14)")
-	} else if err != nil {
+	if err != nil {
 		return fmt.Errorf("set net.ipv4.tcp_migrate_req: %w", err)
 	}
 	return nil

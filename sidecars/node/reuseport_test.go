@@ -223,6 +223,10 @@ func TestReusePort_upgrades_loseNoConnection(t *testing.T) {
 	if full {
 		size.pods, size.upgrades, size.connections, size.held = 30, 20, 100_000, 500
 	}
+	q := asker{namespaces: namespaces(t)}
+	if err := q.Move(t.Context(), podnet.Sandbox{NetNS: kerneltest.New(t).Path()}); err != nil {
+		kerneltest.SkipOrFail(t, "%v", err)
+	}
 	for name, proxy := range realProxies(t) {
 		t.Run(name, func(t *testing.T) {
 			if !full {
