@@ -16,7 +16,7 @@ import (
 //e2e:rounds nri
 func TestInspectLogsAndExec_withoutAPort_runInTheAgentsContainer(t *testing.T) {
 	t.Parallel()
-	m := newManaged(t, talking)
+	m := newManaged(t, talking(0))
 	name := m.name + "/" + m.startManaged(t, plainPod("asked")).Name
 	wantOutput := func(want string, code int, args ...string) {
 		t.Helper()

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,18 +21,20 @@ import (
 	"k8s.io/client-go/util/exec"
 )
 
-// talkingProxy serves, and ends with exit code 3 and last words when it is told to. The first of a pod prints 11 MiB before.
+// talkingProxy serves, and ends with exit code 3 and last words when it is told to. The first of a pod prints so many bytes before.
 const talkingProxy = `trap 'echo these are my last words; exit 3' USR1
 echo "epoch $SIDECAR_EPOCH starts"
-if [ "$SIDECAR_EPOCH" = 0 ]; then head -c 11534336 /dev/zero | tr '\0' x | fold -w 1023; echo; fi
+if [ "$SIDECAR_EPOCH" = 0 ]; then head -c "$1" /dev/zero | tr '\0' x | fold -w 1023; echo; fi
 echo "epoch $SIDECAR_EPOCH has printed"
 testapp serve -http=15001,15006,15021 2>/dev/null &
 while :; do wait; done`
 
-func talking(spec map[string]any) {
-	spec["image"], spec["command"], spec["files"] = "localhost/tools:1", []any{"sh", "-c", talkingProxy}, []any{}
-	spec["handover"] = "none"
-	spec["readiness"] = map[string]any{"tcpPort": int64(15021), "startSeconds": int64(patience / time.Second)}
+func talking(size int) func(spec map[string]any) {
+	return func(spec map[string]any) {
+		spec["image"], spec["command"], spec["files"] = "localhost/tools:1", []any{"sh", "-c", talkingProxy, "sh", strconv.Itoa(size)}, []any{}
+		spec["handover"] = "none"
+		spec["readiness"] = map[string]any{"tcpPort": int64(15021), "startSeconds": int64(patience / time.Second)}
+	}
 }
 
 // sidecarCommand runs the agent's command about a pod's proxy where an administrator would: in the agent's container.
@@ -46,7 +49,7 @@ func (m managed) sidecarCommand(ctx context.Context, agent *corev1.Pod, stdin io
 //e2e:rounds nri
 func TestSidecarLogsAndCommands(t *testing.T) {
 	t.Parallel()
-	m := newManaged(t, talking)
+	m := newManaged(t, talking(11<<20)) // the kubelet rotates from 10 MiB on
 	pod, agent := m.startManaged(t, plainPod("talking")), m.agent(t)
 	name := m.name + "/" + pod.Name
 	last := func(want string, flags ...string) {
