@@ -82,7 +82,8 @@ func nodeCases() map[string]changed {
 		"an old kernel":                     {change: func(f *Facts) { f.Nodes[0].Kernel = "4.18.0-553.el8" }, check: "kernel", level: Fail, want: "n1 has 4.18.0"},
 		"an old kernel with iptables":       {change: func(f *Facts) { f.Nodes[0].Kernel, f.DaemonSets[0].Args["backend"] = "4.18.0-553.el8", "iptables" }, check: "kernel", level: OK, want: "4.18.0"},
 		"a kernel without cookies":          {change: func(f *Facts) { f.Nodes[1].Kernel = "5.10.0-28" }, check: "kernel", level: OK, want: "n2 has 5.10.0"},
-		"Talos":                             {change: func(f *Facts) { f.Nodes[1].OSImage, f.DaemonSets = "Talos (v1.9.0)", nil }, pre: true, check: "operating-system", level: Warn, want: "NRI is off"},
+		"Talos":                             {change: func(f *Facts) { f.Nodes[1].OSImage, f.DaemonSets = "Talos (v1.9.0)", nil }, pre: true, check: "operating-system", level: Warn, want: "platform=talos; before 1.14 NRI is off"},
+		"Bottlerocket":                      {change: func(f *Facts) { f.Nodes[1].OSImage, f.DaemonSets = "Bottlerocket OS 1.40.0", nil }, pre: true, check: "operating-system", level: Warn, want: "platform=bottlerocket"},
 		"a Windows node":                    {change: func(f *Facts) { f.Nodes[1].OS, f.Agents = "windows", f.Agents[:1] }, check: "operating-system", level: OK, want: "1 Windows node"},
 		"a Windows node has no agent":       {change: func(f *Facts) { f.Nodes[1].OS, f.Agents = "windows", f.Agents[:1] }, check: "nodes-without-agent", level: OK},
 	}

@@ -97,10 +97,10 @@ func kernel(f *Facts) finding {
 // special are systems on which something differs, by a part of Node.status.nodeInfo.osImage, and what to do there.
 func special() map[string]string {
 	return map[string]string{
-		"Bottlerocket":           "NRI and the CNI directories follow the variant: see the chart's preset for it",
-		"Talos":                  "NRI is off: switch it on in the machine configuration, or set cni=install",
-		"CoreOS":                 "SELinux enforces: OpenShift's preset sets the type spc_t",
-		"Container-Optimized OS": "CNI plugins are in /home/kubernetes/bin: GKE's preset",
+		"Bottlerocket":           "platform=bottlerocket; whether NRI is on follows the variant",
+		"Talos":                  "platform=talos; before 1.14 NRI is off: switch it on in the machine configuration, or set cni=install",
+		"CoreOS":                 "platform=openshift, or seLinuxOptions.type=spc_t: SELinux enforces",
+		"Container-Optimized OS": "platform=gke: CNI plugins are in /home/kubernetes/bin",
 	}
 }
 
@@ -114,7 +114,7 @@ func operatingSystem(f *Facts) finding {
 	}
 	switch {
 	case len(found) > 0 && f.ours() == nil:
-		return warning("nodes run systems that need a look at the chart's values: "+some(found), "set the chart's values for them (docs/install.md)")
+		return warning("nodes run systems that need a look at the chart's values: "+some(found), "set the chart's values for them (docs/support-matrix.md)")
 	case len(windows) > 0:
 		return fine(printable.Count(len(windows), "Windows node") + " get no agent, and their pods no rules: " + some(windows))
 	}
