@@ -107,6 +107,7 @@ func (m managed) passed(t testing.TB, pod, direction string, to netip.AddrPort) 
 // wantShared wants connections of both directions to pass the shared proxy, which knows whose they are.
 func (m managed) wantShared(t testing.TB, pod *corev1.Pod) {
 	t.Helper()
+	m.awaitListening(t, pod)
 	f := families()[0]
 	in, out := at(pod, f, appPort), f.at(7, worldPort)
 	before := [2]int{m.passed(t, pod.Name, "inbound", in), m.passed(t, pod.Name, "outbound", out)}

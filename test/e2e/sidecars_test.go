@@ -200,10 +200,25 @@ func isReadyNow(pod *corev1.Pod) error {
 	return nil
 }
 
+// awaitListening waits until the pod's application listens: the kubelet calls a container without probes ready as soon as it runs.
+func (m managed) awaitListening(t testing.TB, pod *corev1.Pod) {
+	t.Helper()
+	sockets := fmt.Sprintf("/proc/%d/net/tcp6", m.containerPID(t, pod, "app"))
+	listener := fmt.Sprintf(":%04X %032d:0000 0A", appPort, 0)
+	eventually(t, "the application of "+pod.Name, func(context.Context) error {
+		text, err := os.ReadFile(sockets)
+		if err == nil && !strings.Contains(string(text), listener) {
+			err = errors.New("it does not listen")
+		}
+		return err
+	})
+}
+
 // wantProxied wants connections of both directions to pass the proxy.
 func (m managed) wantProxied(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
 	f := families()[0]
+	m.awaitListening(t, pod)
 	var a answer
 	must(t, request(t.Context(), at(pod, f, appPort), "/", &a))
 	if a.Banner != pod.Name || a.peer() != f.passthrough {
