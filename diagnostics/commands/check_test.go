@@ -76,8 +76,12 @@ func TestCheckIsInterrupted(t *testing.T) {
 	}))
 	defer hangs.Close()
 	f := checkFlags{kube: kubeFlags{Kubeconfig: &fewFlags{kubeconfig: kubeconfigTo(t, hangs.URL)}}, timeout: time.Minute}
+	look, err := f.looker()
+	if err != nil {
+		t.Fatal(err)
+	}
 	begin := time.Now()
-	if _, err := f.results(ctx); err == nil || !strings.Contains(err.Error(), "interrupted") || time.Since(begin) > 5*time.Second {
+	if _, err := look(ctx); err == nil || !strings.Contains(err.Error(), "interrupted") || time.Since(begin) > 5*time.Second {
 		t.Errorf("after %s: %v", time.Since(begin), err)
 	}
 }

@@ -53,6 +53,14 @@ func TestCheck_waitInVain_returnsTheLastWholeLook(t *testing.T) {
 	}
 }
 
+func TestCheck_waitWithoutAKubeconfig_endsAtOnce(t *testing.T) {
+	began := time.Now()
+	code, _, errOut := call(t, "", "check", "--wait", "--timeout", "20s", "--kubeconfig", filepath.Join(t.TempDir(), "none"))
+	if code != cmdline.ExitError || !strings.Contains(errOut, "no such file") || time.Since(began) > 15*time.Second {
+		t.Errorf("after %s: code %d, %q", time.Since(began), code, errOut)
+	}
+}
+
 func deadlineOf(ctx context.Context) time.Time {
 	at, _ := ctx.Deadline()
 	return at
