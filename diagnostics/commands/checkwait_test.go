@@ -92,6 +92,10 @@ func TestBugReport_archive_isWrittenOnce(t *testing.T) {
 	if code != 0 || !strings.HasPrefix(out, "\x1f\x8b") {
 		t.Errorf("through a pipe: code %d, %.20q", code, out)
 	}
+	noVersion := kubeconfigOf(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
+	if code, out, errOut := call(t, "", "bugreport", "--kubeconfig", noVersion, "--file", "-"); code != 0 || !strings.HasPrefix(out, "\x1f\x8b") {
+		t.Errorf("without any right: code %d, %q", code, errOut)
+	}
 	if code, _, errOut := call(t, "", "bugreport", "--kubeconfig", kubeconfigTo(t, "http://127.0.0.1:1")); code != cmdline.ExitError || !strings.Contains(errOut, "cannot be reached") {
 		t.Errorf("no cluster: code %d, %q", code, errOut)
 	}
