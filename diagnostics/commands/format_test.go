@@ -12,6 +12,8 @@ func TestStatus_output_isAsAskedFor(t *testing.T) {
 		"jsonpath={.pods[*].name}":                                    "cart web",
 		"jsonpath=.pods[0].state":                                     "programmed",
 		"jsonpath={.nodes[0].none}":                                   "",
+		"jsonpath={$.pods[1].name}":                                   "web",
+		"custom-columns=NAME:{@.name}":                                "NAME\ncart\nweb\n",
 		"custom-columns=NAME:.name,STATE:{.state},WHY:.message":       "NAME  STATE       WHY\ncart  programmed  <none>\nweb   skipped     no proxy\n",
 		"jsonpath={range .pods[*]}{.namespace}/{.name}{\"\\n\"}{end}": "shop/cart\nshop/web\n",
 	} {
