@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"istio-pod-network-controller/internal/cmdline"
 )
 
 func TestStatus_output_isAsAskedFor(t *testing.T) {
@@ -19,6 +21,18 @@ func TestStatus_output_isAsAskedFor(t *testing.T) {
 	} {
 		if code, out, errOut := call(t, "", "status", "-o", output); code != 0 || out != want {
 			t.Errorf("%s: code %d, %q, want %q, %s", output, code, out, want, errOut)
+		}
+	}
+}
+
+func TestStatus_partsOfAnIncompleteDocument_sayWhatIsMissing(t *testing.T) {
+	server := oneNode(reportedPod("cart", "Initialized", ""))
+	server.Forbids = func(resource, namespace string) bool { return resource == "pods" && namespace == "" }
+	t.Setenv("KUBECONFIG", kubeconfigOf(t, server))
+	for output, want := range map[string]string{"custom-columns=NAME:.name": "NAME\ncart\n", "jsonpath={.pods[*].name}": "cart"} {
+		code, out, errOut := call(t, "", "status", "-A", "-o", output)
+		if code != cmdline.ExitUnasked || out != want || !strings.Contains(errOut, `not shown: this account lacks the right "list pods"`) {
+			t.Errorf("%s: code %d, %q, %q", output, code, out, errOut)
 		}
 	}
 }
