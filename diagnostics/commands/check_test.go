@@ -104,6 +104,10 @@ func TestConnectivityTestSaysThatTheClusterIsAway(t *testing.T) {
 		if code != cmdline.ExitError || !strings.Contains(errOut, want) || strings.Contains(errOut, "--image") {
 			t.Errorf("code %d: %s, want %q", code, errOut, want)
 		}
+		code, out, errOut := call(t, "", "connectivity", "test", "-o", "json", "--image", "x", "--select", "annotation", "--kubeconfig", kubeconfig)
+		if code != cmdline.ExitError || !strings.Contains(out, `"proofs": []`) {
+			t.Errorf("code %d: %s, %s", code, out, errOut)
+		}
 	}
 }
 
