@@ -127,6 +127,7 @@ func TestCheckAndConnectivityRefuseBadFlags(t *testing.T) {
 		"check -o xml":                     `--output: value "xml"`,
 		"check --timeout -1s":              `--timeout: value "-1s"`,
 		"check --node --pre":               "--pre",
+		"logs":                             "want one pod and not 0: istio-pod-network-controller logs [NAMESPACE/]POD",
 		"check something":                  "something",
 		"connectivity test --nodes 0":      `--nodes: value "0"`,
 		"connectivity test --nodes ../x":   "../x",
