@@ -4,6 +4,7 @@ package bugreport
 
 import (
 	"archive/tar"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -34,9 +36,10 @@ const (
 // Report collects, in this order:
 //
 //   - what the caller has computed: versions, the results of check and status;
-//   - the agents' pods, DaemonSets and ConfigMaps, the last lines of their logs, and of the previous containers' where some have ended;
+//   - the agents' pods, DaemonSets and ConfigMaps;
 //   - events that the agents have made;
-//   - the proxy manager's objects.
+//   - the proxy manager's objects;
+//   - the last lines of the agents' logs, and of the previous containers' where some have ended: nodes that do not answer may take the rest of the time.
 //
 // A part that cannot be read costs nothing but a line of NotRead.
 type Report struct {
@@ -80,6 +83,9 @@ func (r *Report) Collect(ctx context.Context) {
 	if err != nil {
 		r.missing("agents", err)
 	}
+	slices.SortStableFunc(agents, func(a, b cluster.Agent) int { // an issue is about agents in trouble
+		return cmp.Or(strings.Compare(strconv.FormatBool(a.Ready), strconv.FormatBool(b.Ready)), cmp.Compare(b.Crashes.Restarts, a.Crashes.Restarts))
+	})
 	if len(agents) > maxAgents {
 		r.missing("agents", fmt.Errorf("%d of %d are here", maxAgents, len(agents)))
 		agents = agents[:maxAgents]
@@ -89,7 +95,6 @@ func (r *Report) Collect(ctx context.Context) {
 	for _, a := range agents {
 		namespaces[a.Namespace] = true
 		pods = append(pods, a.Pod)
-		r.logs(ctx, a)
 	}
 	if len(pods) > 0 {
 		r.Add("agents.json", func() (any, error) { return pods, nil })
@@ -108,6 +113,9 @@ func (r *Report) Collect(ctx context.Context) {
 		r.Add(resource+".json", func() (any, error) {
 			return r.objects(ctx, resource)
 		})
+	}
+	for _, a := range agents {
+		r.logs(ctx, a)
 	}
 }
 

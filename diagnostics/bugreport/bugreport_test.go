@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -138,6 +139,60 @@ func TestReport_manyObjects_areSaidToBeMore(t *testing.T) {
 	files := unpacked(t, r)
 	if want := "  managedproxies.json: the first 1 are here, and there are more\n"; !strings.Contains(files["README.txt"], want) || !strings.Contains(files["managedproxies.json"], "object-0") {
 		t.Errorf("%q, %s", r.NotRead, files["managedproxies.json"])
+	}
+}
+
+// Nodes that do not answer take the time of whatever is read after their logs.
+func TestReport_agentsDoNotAnswer_restIsThere(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	client := fake.NewClientset(agent(), &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "mesh", Name: "set"}})
+	client.PrependReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if a.GetSubresource() == "log" {
+			cancel()
+		}
+		return ctx.Err() != nil, nil, ctx.Err()
+	})
+	r := &Report{Client: client, Objects: func(ctx context.Context, _ string, _ metav1.ListOptions) ([]byte, error) {
+		return []byte("{}"), ctx.Err()
+	}}
+	r.Collect(ctx)
+	files := unpacked(t, r)
+	for _, name := range []string{"agents.json", "daemonsets-mesh.json", "events-mesh.json", "events-of-pods.json", "managedproxies.json"} {
+		if _, ok := files[name]; !ok {
+			t.Errorf("no %s: %q", name, r.NotRead)
+		}
+	}
+	if ctx.Err() == nil {
+		t.Error("no log was read")
+	}
+}
+
+func TestReport_manyAgents_hasTroubledOnes(t *testing.T) {
+	client := fake.NewClientset()
+	for i := range maxAgents + 2 {
+		a := agent()
+		a.Name, a.Spec.NodeName = fmt.Sprint("agent-", i), fmt.Sprintf("n%03d", i)
+		a.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		switch i {
+		case maxAgents:
+			a.Status.Conditions = nil
+		case maxAgents + 1:
+			a.Status.ContainerStatuses[0].RestartCount = 2
+		}
+		if err := client.Tracker().Add(a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := &Report{Client: client, Objects: profiles}
+	r.Collect(t.Context())
+	files := unpacked(t, r)
+	for _, i := range []int{0, maxAgents, maxAgents + 1} {
+		if name := fmt.Sprintf("logs/mesh-agent-%d.log", i); files[name] == "" {
+			t.Errorf("no %s", name)
+		}
+	}
+	if len(r.NotRead) != 1 || !strings.Contains(r.NotRead[0], "50 of 52") {
+		t.Errorf("%q", r.NotRead)
 	}
 }
 

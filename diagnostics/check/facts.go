@@ -163,7 +163,7 @@ func (f *Facts) noted(s source, right string, err error) {
 // neither DaemonSets nor nodes nor pods could be read, since then nothing is known about an installation.
 func (f *Facts) unread() (out []Result) {
 	for _, u := range f.failed {
-		found := failing(fmt.Sprintf("%s could not be read, so some checks are missing: %s", u.source, u.err), "try again; --timeout gives it more time")
+		found := failing(fmt.Sprintf("%s could not be read, so some checks are missing: %s", u.source, u.err), "try again; all requests together have --timeout, and each 10 s, or kubectl's --request-timeout")
 		if u.right != "" {
 			found = warning(fmt.Sprintf("%s could not be read, so some checks are missing", u.source), "have the right to "+u.right)
 		}

@@ -28,7 +28,7 @@ type NodeGatherer struct {
 
 // Gather looks at everything.
 func (g NodeGatherer) Gather(ctx context.Context) *NodeFacts {
-	f := &NodeFacts{NRISocket: g.NRISocket}
+	f := &NodeFacts{NRISocket: g.NRISocket, CNIDir: g.at(g.CNIDir)}
 	f.Nftables, f.TProxy = g.Probe(ctx)
 	f.Kernel = strings.TrimSpace(g.text("/proc/sys/kernel/osrelease"))
 	f.NRI = g.dial(ctx)

@@ -8,8 +8,9 @@ type NodeFacts struct {
 	Nftables  error // why the kernel does not take the agent's rules, or nil
 	TProxy    error // the same for pods with interception mode TPROXY
 	NRISocket string
-	NRI       error // why nobody can be asked at the socket, or nil
-	Left      Left  // of ours
+	NRI       error  // why nobody can be asked at the socket, or nil
+	CNIDir    string // as this process sees it
+	Left      Left   // of ours
 }
 
 // nodeCheck is one question about a node.
@@ -69,14 +70,15 @@ func nodeLeftovers(f *NodeFacts) finding {
 	l := f.Left
 	found := strings.Join(l.all(), "; ")
 	switch {
+	case len(l.Entries) > 0 && !l.Agent:
+		return failing("no agent runs here, so no pod starts, unless cniFailOpen was set: the node has of one: "+found,
+			"istio-pod-network-controller cni uninstall --cni-conf-dir "+f.CNIDir+"; docs/removal.md says how the rest is removed")
 	case len(l.Faults) > 0:
 		return warning("what the node has of the agent's cannot be looked at: "+some(l.Faults), "run it as root on the node, or with --root in a privileged container")
 	case found == "":
 		return fine("the node has nothing of the agent's")
 	case l.Agent:
 		return fine("an agent runs here, and the node has of it: " + found)
-	case len(l.Entries) > 0:
-		return failing("no agent runs here, so no pod starts: the node has of one: "+found, "istio-pod-network-controller cni uninstall; docs/removal.md says how the rest is removed")
 	case len(l.Pods) > 0:
 		return warning("no agent runs here, and the node has of one: "+found,
 			"re-create the pods, whose rules and proxies nobody looks after; docs/removal.md says how the rest is removed")

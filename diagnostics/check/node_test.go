@@ -83,7 +83,10 @@ func TestNodeChecks(t *testing.T) {
 		"no NRI":                     {change: func(f map[string]string) { delete(f, "var/run/nri/nri.sock") }, check: "node-nri", level: Warn, want: "not offered"},
 		"an entry of ours": {change: func(f map[string]string) {
 			f["etc/cni/net.d/00-x.conflist"] = `{"plugins":[{"type":"istio-pod-network-cni"}]}`
-		}, check: "node-leftovers", level: Fail, want: "no agent runs here, so no pod starts: the node has of one: 1 CNI entry (/etc/cni/net.d/00-x.conflist)"},
+		}, check: "node-leftovers", level: Fail, want: "no agent runs here, so no pod starts, unless cniFailOpen was set: the node has of one: 1 CNI entry (/etc/cni/net.d/00-x.conflist)"},
+		"an entry of ours beside a fault": {change: func(f map[string]string) {
+			f["etc/cni/net.d/00-x.conflist"], f["run/netns/cni-1"] = `{"plugins":[{"type":"istio-pod-network-cni"}]}`, "fault"
+		}, check: "node-leftovers", level: Fail, want: "1 CNI entry"},
 		"a file of networks that is huge": {change: func(f map[string]string) { f["etc/cni/net.d/00-x.conf"] = strings.Repeat(" ", maxFile+1) }, check: "node-leftovers", level: OK, want: "nothing"},
 		"what a removed agent left": {change: func(f map[string]string) {
 			f["run/istio-pod-network-controller/sidecars/u1.s1/run/x"] = ""
@@ -104,7 +107,11 @@ func TestNodeChecks(t *testing.T) {
 			if tc.change != nil {
 				tc.change(files)
 			}
-			r := find(RunNode(look(t, nodeRoot(t, files), tc.ordinary, tc.tproxy)), tc.check)
+			root := nodeRoot(t, files)
+			r := find(RunNode(look(t, root, tc.ordinary, tc.tproxy)), tc.check)
+			if strings.Contains(r.Message, "CNI entry") && !strings.Contains(r.Do, "cni uninstall --cni-conf-dir "+root+"/etc/cni/net.d; ") {
+				t.Errorf("%q", r.Do)
+			}
 			if r.Level != tc.level || !strings.Contains(r.Message, tc.want) {
 				t.Errorf("%+v, want %s with %q", r, tc.level, tc.want)
 			}

@@ -82,14 +82,19 @@ func (f *checkFlags) run(cmd *cobra.Command) error {
 	if err := f.validate(); err != nil {
 		return err
 	}
+	look, err := f.looker()
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
 	defer cancel()
 	stop := startProgress(cmd.ErrOrStderr(), "checking")
-	look := f.results
+	var results []check.Result
 	if f.wait {
-		look = func(ctx context.Context) ([]check.Result, error) { return untilWell(ctx, waitEvery, f.results) }
+		results, err = untilWell(ctx, waitEvery, look)
+	} else {
+		results, err = look(ctx)
 	}
-	results, err := look(ctx)
 	stop()
 	if err != nil {
 		return err
@@ -122,18 +127,13 @@ func untilWell(ctx context.Context, every time.Duration, look func(context.Conte
 	return last, lastErr
 }
 
-func (f *checkFlags) results(ctx context.Context) ([]check.Result, error) {
+// looker returns what looks once. Its error stays for good, so that --wait does not wait.
+func (f *checkFlags) looker() (func(context.Context) ([]check.Result, error), error) {
 	if f.node {
-		if err := f.nodeFault(); err != nil {
-			return nil, err
-		}
-		return check.RunNode(f.local.Gather(ctx)), nil
+		return func(ctx context.Context) ([]check.Result, error) { return check.RunNode(f.local.Gather(ctx)), nil }, f.nodeFault()
 	}
 	client, err := f.kube.connect()
-	if err != nil {
-		return nil, err
-	}
-	return lookAt(ctx, client, f.pre)
+	return func(ctx context.Context) ([]check.Result, error) { return lookAt(ctx, client, f.pre) }, err
 }
 
 // lookAt returns the results for a cluster.

@@ -76,8 +76,12 @@ func TestCheckIsInterrupted(t *testing.T) {
 	}))
 	defer hangs.Close()
 	f := checkFlags{kube: kubeFlags{Kubeconfig: &fewFlags{kubeconfig: kubeconfigTo(t, hangs.URL)}}, timeout: time.Minute}
+	look, err := f.looker()
+	if err != nil {
+		t.Fatal(err)
+	}
 	begin := time.Now()
-	if _, err := f.results(ctx); err == nil || !strings.Contains(err.Error(), "interrupted") || time.Since(begin) > 5*time.Second {
+	if _, err := look(ctx); err == nil || !strings.Contains(err.Error(), "interrupted") || time.Since(begin) > 5*time.Second {
 		t.Errorf("after %s: %v", time.Since(begin), err)
 	}
 }
@@ -100,6 +104,10 @@ func TestConnectivityTestSaysThatTheClusterIsAway(t *testing.T) {
 		if code != cmdline.ExitError || !strings.Contains(errOut, want) || strings.Contains(errOut, "--image") {
 			t.Errorf("code %d: %s, want %q", code, errOut, want)
 		}
+		code, out, errOut := call(t, "", "connectivity", "test", "-o", "json", "--image", "x", "--select", "annotation", "--kubeconfig", kubeconfig)
+		if code != cmdline.ExitError || !strings.Contains(out, `"proofs": []`) {
+			t.Errorf("code %d: %s, %s", code, out, errOut)
+		}
 	}
 }
 
@@ -119,6 +127,7 @@ func TestCheckAndConnectivityRefuseBadFlags(t *testing.T) {
 		"check -o xml":                     `--output: value "xml"`,
 		"check --timeout -1s":              `--timeout: value "-1s"`,
 		"check --node --pre":               "--pre",
+		"logs":                             "want one pod and not 0: istio-pod-network-controller logs [NAMESPACE/]POD",
 		"check something":                  "something",
 		"connectivity test --nodes 0":      `--nodes: value "0"`,
 		"connectivity test --nodes ../x":   "../x",

@@ -53,6 +53,14 @@ func TestCheck_waitInVain_returnsTheLastWholeLook(t *testing.T) {
 	}
 }
 
+func TestCheck_waitWithoutAKubeconfig_endsAtOnce(t *testing.T) {
+	began := time.Now()
+	code, _, errOut := call(t, "", "check", "--wait", "--timeout", "20s", "--kubeconfig", filepath.Join(t.TempDir(), "none"))
+	if code != cmdline.ExitError || !strings.Contains(errOut, "no such file") || time.Since(began) > 15*time.Second {
+		t.Errorf("after %s: code %d, %q", time.Since(began), code, errOut)
+	}
+}
+
 func deadlineOf(ctx context.Context) time.Time {
 	at, _ := ctx.Deadline()
 	return at
@@ -83,6 +91,10 @@ func TestBugReport_archive_isWrittenOnce(t *testing.T) {
 	code, out, _ = call(t, "", "bugreport", "--kubeconfig", file, "--file", "-")
 	if code != 0 || !strings.HasPrefix(out, "\x1f\x8b") {
 		t.Errorf("through a pipe: code %d, %.20q", code, out)
+	}
+	noVersion := kubeconfigOf(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
+	if code, out, errOut := call(t, "", "bugreport", "--kubeconfig", noVersion, "--file", "-"); code != 0 || !strings.HasPrefix(out, "\x1f\x8b") {
+		t.Errorf("without any right: code %d, %q", code, errOut)
 	}
 	if code, _, errOut := call(t, "", "bugreport", "--kubeconfig", kubeconfigTo(t, "http://127.0.0.1:1")); code != cmdline.ExitError || !strings.Contains(errOut, "cannot be reached") {
 		t.Errorf("no cluster: code %d, %q", code, errOut)

@@ -119,6 +119,7 @@ func (f *connectivityFlags) askAgents(ctx context.Context, client connection, t 
 }
 
 func (f *connectivityFlags) print(out io.Writer, lines []connectivity.Line) error {
+	lines = append([]connectivity.Line{}, lines...) // no null for machines
 	return cmdline.PrintAs(out, f.output, struct {
 		OK    bool                `json:"ok"`
 		Lines []connectivity.Line `json:"proofs"`

@@ -65,8 +65,8 @@ func printSelected(out io.Writer, output string, document, rows any, people func
 	return cmdline.PrintAs(out, output, document, people)
 }
 
-// bare is a path without braces, which kubectl takes, too.
-var bare = regexp.MustCompile(`^\{?\.?([^{}]+)\}?$`)
+// bare is a path without braces, which kubectl takes, too. @ and $ in braces are the whole document, and begin paths.
+var bare = regexp.MustCompile(`^\{?\.?([^{}@$][^{}]*)\}?$`)
 
 func parsePath(text string) (*jsonpath.JSONPath, error) {
 	if found := bare.FindStringSubmatch(text); found != nil {

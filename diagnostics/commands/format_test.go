@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"istio-pod-network-controller/internal/cmdline"
 )
 
 func TestStatus_output_isAsAskedFor(t *testing.T) {
@@ -12,11 +14,25 @@ func TestStatus_output_isAsAskedFor(t *testing.T) {
 		"jsonpath={.pods[*].name}":                                    "cart web",
 		"jsonpath=.pods[0].state":                                     "programmed",
 		"jsonpath={.nodes[0].none}":                                   "",
+		"jsonpath={$.pods[1].name}":                                   "web",
+		"custom-columns=NAME:{@.name}":                                "NAME\ncart\nweb\n",
 		"custom-columns=NAME:.name,STATE:{.state},WHY:.message":       "NAME  STATE       WHY\ncart  programmed  <none>\nweb   skipped     no proxy\n",
 		"jsonpath={range .pods[*]}{.namespace}/{.name}{\"\\n\"}{end}": "shop/cart\nshop/web\n",
 	} {
 		if code, out, errOut := call(t, "", "status", "-o", output); code != 0 || out != want {
 			t.Errorf("%s: code %d, %q, want %q, %s", output, code, out, want, errOut)
+		}
+	}
+}
+
+func TestStatus_partsOfAnIncompleteDocument_sayWhatIsMissing(t *testing.T) {
+	server := oneNode(reportedPod("cart", "Initialized", ""))
+	server.Forbids = func(resource, namespace string) bool { return resource == "pods" && namespace == "" }
+	t.Setenv("KUBECONFIG", kubeconfigOf(t, server))
+	for output, want := range map[string]string{"custom-columns=NAME:.name": "NAME\ncart\n", "jsonpath={.pods[*].name}": "cart"} {
+		code, out, errOut := call(t, "", "status", "-A", "-o", output)
+		if code != cmdline.ExitUnasked || out != want || !strings.Contains(errOut, `not shown: this account lacks the right "list pods"`) {
+			t.Errorf("%s: code %d, %q, %q", output, code, out, errOut)
 		}
 	}
 }

@@ -91,12 +91,7 @@ func newInspect(p Program) *cobra.Command {
 			"Exit status: 0 the pod has what it asks for, 1 error, 3 it has not, or that is not known.",
 		Example: "  istio-pod-network-controller inspect -n shop cart-1\n" +
 			"  istio-pod-network-controller inspect shop/cart-1 -o yaml",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 {
-				return nil
-			}
-			return fmt.Errorf("want one pod and not %d: %s [NAMESPACE/]POD", len(args), cmd.CommandPath())
-		},
+		Args: onePod,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := cmdline.OneOf("output", o.output, outputs()...); err != nil {
 				return err
@@ -127,6 +122,13 @@ func newInspect(p Program) *cobra.Command {
 	}
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs(), cobra.ShellCompDirectiveNoFileComp)) // a test completes it
 	return cmd
+}
+
+func onePod(cmd *cobra.Command, args []string) error {
+	if len(args) == 1 {
+		return nil
+	}
+	return fmt.Errorf("want one pod and not %d: %s [NAMESPACE/]POD", len(args), cmd.CommandPath())
 }
 
 // document asks the agent on this node, or on the pod's node.

@@ -229,7 +229,14 @@ func (w *inspectWays) stream(ctx context.Context, command []string, streams remo
 	if err != nil {
 		return err
 	}
-	return executor.StreamWithContext(ctx, streams)
+	ended := make(chan error, 1)
+	go func() { ended <- executor.StreamWithContext(ctx, streams) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done(): // until a WebSocket is open, the executor does not look at it
+		return ctx.Err()
+	}
 }
 
 // bounded takes no more than left bytes.

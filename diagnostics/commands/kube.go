@@ -2,16 +2,15 @@ package commands
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -116,6 +115,9 @@ func (k *kubeFlags) podNamed(client connection, arg string) (namespace, name str
 // completionTimeout bounds what a shell waits for after the Tab key.
 const completionTimeout = 2 * time.Second
 
+// metadataOnly asks for objects without spec and status.
+const metadataOnly = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
 // complete has shells offer the cluster's namespaces and nodes, and the values of other flags. The error names missing flags.
 func (k *kubeFlags) complete(cmd *cobra.Command, fixed map[string][]string) error {
 	var errs []error
@@ -133,7 +135,7 @@ func (k *kubeFlags) complete(cmd *cobra.Command, fixed map[string][]string) erro
 	return errors.Join(errs...)
 }
 
-// names returns names of the cluster's objects that begin as typed. Whatever goes wrong, there is none: a shell shows no errors.
+// names returns the names of the cluster's objects that begin as typed. Whatever goes wrong, there is none: a shell shows no errors.
 func (k *kubeFlags) names(ctx context.Context, resource, typed string) (names []string) {
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
@@ -141,15 +143,16 @@ func (k *kubeFlags) names(ctx context.Context, resource, typed string) (names []
 	if err != nil {
 		return nil
 	}
-	list, err := client.CoreV1().RESTClient().Get().Resource(resource).Param("limit", strconv.Itoa(cluster.PageSize)).Do(ctx).Get()
-	if err != nil {
+	// All of them at once, as names and no more, from the API server's memory.
+	raw, err := client.CoreV1().RESTClient().Get().Resource(resource).Param("resourceVersion", "0").SetHeader("Accept", metadataOnly).DoRaw(ctx)
+	var list metav1.PartialObjectMetadataList
+	if err != nil || json.Unmarshal(raw, &list) != nil {
 		return nil
 	}
-	_ = meta.EachListItem(list, func(object runtime.Object) error { // which never fails
-		if m, err := meta.Accessor(object); err == nil && strings.HasPrefix(m.GetName(), typed) {
-			names = append(names, m.GetName())
+	for i := range list.Items {
+		if name := list.Items[i].Name; strings.HasPrefix(name, typed) {
+			names = append(names, name)
 		}
-		return nil
-	})
+	}
 	return names
 }

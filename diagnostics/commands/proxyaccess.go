@@ -21,7 +21,7 @@ import (
 func newProxyLogs(p Program) *cobra.Command {
 	o, l := &agentFlags{kubeFlags: p.kubeFlags()}, inspect.LogOptions{}
 	cmd := &cobra.Command{
-		Use: "logs [NAMESPACE/]POD", Short: "Print the log of the proxy that the agent runs for a pod", Args: cobra.ExactArgs(1),
+		Use: "logs [NAMESPACE/]POD", Short: "Print the log of the proxy that the agent runs for a pod", Args: onePod,
 		Long: "Runs `sidecar logs` in the container of the agent of the pod's node, which takes the right to create pods/exec in the agents' namespace.\n" +
 			"Where the chart has inspect.enabled=true, the agent also answers whoever has the right to get pods/log of the pod (see inspect).",
 		Example: "  istio-pod-network-controller logs -n shop cart-1 -f --tail 20",

@@ -3,17 +3,22 @@ package commands
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"path"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/remotecommand"
 
+	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/cmdline"
@@ -111,6 +116,34 @@ func TestProxyLogs_interrupted_isNoErrorOfAFollowedLog(t *testing.T) {
 		if err := cmd.ExecuteContext(ctx); (err == nil) != want {
 			t.Errorf("followed %t: %v", follow, err)
 		}
+	}
+}
+
+// A node that hangs does not hold who types Ctrl-C.
+func TestProxyAccess_interruptedBeforeAnAnswer_ends(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	release := make(chan struct{})
+	api := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { cancel(); <-release }))
+	defer api.Close()
+	defer close(release)
+	flags := kubeFlags{Kubeconfig: &fewFlags{kubeconfig: kubeconfigTo(t, api.URL)}}
+	client, err := flags.connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		w := &inspectWays{client: client, agent: cluster.Agent{Namespace: "mesh", Name: "agent"}}
+		_, err := w.run(ctx, []string{"sidecar", "logs"}, remotecommand.StreamOptions{Stdout: io.Discard})
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it goes on")
 	}
 }
 

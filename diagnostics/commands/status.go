@@ -91,6 +91,11 @@ func (o *statusOptions) run(cmd *cobra.Command) error {
 	if err := printSelected(printer.out, o.output, r, r.Pods, func(io.Writer) error { return printer.tables(r) }); err != nil {
 		return err
 	}
+	if strings.Contains(o.output, "=") { // parts of the document, mostly without what is missing in it
+		for _, line := range r.Missing {
+			cmd.PrintErrln("not shown:", shown(line))
+		}
+	}
 	switch {
 	case r.Failing():
 		return cmdline.ExitCode(cmdline.ExitError)

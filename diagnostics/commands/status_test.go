@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
 	"sigs.k8s.io/yaml"
@@ -206,12 +208,18 @@ func TestAClusterThatHasAnsweredTooLate(t *testing.T) {
 }
 
 func TestNamesForShells(t *testing.T) {
-	t.Setenv("KUBECONFIG", kubeconfigOf(t, oneNode()))
+	server := oneNode()
+	server.JSON = true // as it is asked to
+	for i := range 2 * cluster.PageSize {
+		server.Nodes = append(server.Nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("worker-", i)}})
+	}
+	t.Setenv("KUBECONFIG", kubeconfigOf(t, server))
 	for line, want := range map[string]string{
-		"status --namespace ":  "shop\n",
-		"status --namespace x": "",
-		"status --node n":      "node\n",
-		"status --output ":     "wide\njson\nyaml\n",
+		"status --namespace ":      "shop\n",
+		"status --namespace x":     "",
+		"status --node n":          "node\n",
+		"status --node worker-998": "worker-998\n",
+		"status --output ":         "wide\njson\nyaml\n",
 	} {
 		args := strings.Split(line, " ")
 		code, out, errOut := call(t, "", append([]string{"__complete"}, args...)...)

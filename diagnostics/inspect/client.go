@@ -117,8 +117,10 @@ func refused(response *http.Response) error {
 		return fmt.Errorf("read the agent's answer: %w", err)
 	}
 	refusal := &Refusal{}
+	_ = json.Unmarshal(text, refusal) // it has the message also if code is a word, as earlier agents have it
+	refusal.Code = response.StatusCode
 	switch {
-	case json.Unmarshal(text, refusal) == nil && refusal.Code != 0:
+	case refusal.Message != "":
 		return refusal
 	case response.StatusCode == http.StatusNotFound:
 		return &Refusal{Code: http.StatusNotFound, Message: "the agent does not serve logs and commands of proxies: it runs none (sidecars.enabled is off), or is of an older release"}

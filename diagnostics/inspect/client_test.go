@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -38,6 +40,24 @@ func TestWithoutACertificateNoTokenIsSent(t *testing.T) {
 		}
 		if shown := tokens(); len(shown) > 0 {
 			t.Errorf("%s: it was shown %q", name, shown)
+		}
+	}
+}
+
+func TestARefusalHasItsMessage(t *testing.T) {
+	for name, tc := range map[string]struct {
+		status     int
+		body, want string
+	}{
+		"a refusal":                {http.StatusForbidden, `{"code":403,"message":"not allowed"}`, "not allowed"},
+		"one of an earlier agent":  {http.StatusForbidden, `{"code":"Forbidden","message":"not allowed"}`, "not allowed"},
+		"no such path":             {http.StatusNotFound, "404 page not found", "does not serve logs"},
+		"no answer of the agent's": {http.StatusBadGateway, "<html>", "status 502"},
+	} {
+		err := refused(&http.Response{StatusCode: tc.status, Body: io.NopCloser(strings.NewReader(tc.body))})
+		refusal, is := errors.AsType[*Refusal](err)
+		if !strings.Contains(err.Error(), tc.want) || is && refusal.Code != tc.status {
+			t.Errorf("%s: %v (%+v), want %q", name, err, refusal, tc.want)
 		}
 	}
 }
