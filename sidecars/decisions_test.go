@@ -118,6 +118,22 @@ func TestAsk_proxyThatIsWell_onceAPeriod(t *testing.T) {
 	})
 }
 
+// A proxy that answers late is not looked at again and again meanwhile.
+func TestAsk_answerIsLate_fewLooks(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.profile.Spec.Liveness = &v1alpha1.Liveness{TCPPort: 15021, PeriodSeconds: 1, FailureThreshold: 100}
+		m, stop := agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(20 * time.Second)
+		n.change(func() { n.asks, n.containers["c001"].hangs = 0, true })
+		after(2 * time.Second)
+		if n.asks > 10 {
+			t.Errorf("the runtime was asked %d times in 2 s", n.asks)
+		}
+	})
+}
+
 // A pod that is being deleted keeps the proxy that it has.
 func TestStep_podBeingDeleted_isNotUpgraded(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
