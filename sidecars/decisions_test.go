@@ -134,6 +134,24 @@ func TestAsk_answerIsLate_fewLooks(t *testing.T) {
 	})
 }
 
+// A proxy that was not ready in time has failed once, however often the runtime refuses to end it.
+func TestStop_runtimeRefuses_isOneFailure(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.behave = func(p *fakeProxy) { p.readyAfter = -1 }
+		m, stop := agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.change(func() { n.failures["stop"] = errors.New("not now") })
+		after(30 * time.Second)
+		n.change(func() { clear(n.failures); n.behave = func(*fakeProxy) {} })
+		after(lastErrorPause + time.Second)
+		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Epoch != 1 {
+			t.Errorf("the ManagedProxy says %+v", said)
+		}
+	})
+}
+
 // A pod that is being deleted keeps the proxy that it has.
 func TestStep_podBeingDeleted_isNotUpgraded(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
