@@ -134,6 +134,27 @@ func TestAsk_answerIsLate_fewLooks(t *testing.T) {
 	})
 }
 
+// A sandbox that the runtime is still starting is looked at often at first, and then more and more seldom.
+func TestAgain_sandboxStarts_looksMoreAndMoreSeldom(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		m, stop := agent()
+		defer stop()
+		s := sandboxOf("u1")
+		n.stopped = map[string]bool{s.ID: true}
+		m.Follow(s)
+		var first, all int
+		after(time.Second)
+		n.change(func() { first = n.asks })
+		after(lookFor - 2*time.Second)
+		n.change(func() { all, n.stopped = n.asks, nil })
+		if first < 12 || all > 60 {
+			t.Errorf("the runtime was asked %d times in the first second, and %d times in nine", first, all)
+		}
+		after(2 * silentPoll)
+		n.mustSay(t, "u1", v1alpha1.Running, true)
+	})
+}
+
 // A proxy that was not ready in time has failed once, however often the runtime refuses to end it.
 func TestStop_runtimeRefuses_isOneFailure(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
