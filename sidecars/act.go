@@ -56,11 +56,12 @@ func (s stepping) act(ctx context.Context, d Decision) (out outcome, err error) 
 func (s stepping) stop(ctx context.Context, a Action) error {
 	_ = s.home.note(factTelling, a.Epoch) // a home that is full or gone keeps no proxy
 	mine := s.answers[a.ID]
+	again := mine.stopped // the runtime has refused to
 	mine.stopped = true
 	s.answers[a.ID] = mine
 	if !mine.hung.IsZero() {
 		s.memory.why, s.memory.log, s.memory.last = mine.hangs(), "", "" // not why it could not hand over
-	} else if c := s.container(a.ID); !mine.ready && s.aim != nil && c.Hash == s.aim.Hash { // a proxy that is only outdated has not failed
+	} else if c := s.container(a.ID); !again && !mine.ready && s.aim != nil && c.Hash == s.aim.Hash { // a proxy that is only outdated has not failed
 		why := a.Why
 		if mine.readiness.why != "" {
 			why += ": " + mine.readiness.why

@@ -118,6 +118,61 @@ func TestAsk_proxyThatIsWell_onceAPeriod(t *testing.T) {
 	})
 }
 
+// A proxy that answers late is not looked at again and again meanwhile.
+func TestAsk_answerIsLate_fewLooks(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.profile.Spec.Liveness = &v1alpha1.Liveness{TCPPort: 15021, PeriodSeconds: 1, FailureThreshold: 100}
+		m, stop := agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(20 * time.Second)
+		n.change(func() { n.asks, n.containers["c001"].hangs = 0, true })
+		after(2 * time.Second)
+		if n.asks > 10 {
+			t.Errorf("the runtime was asked %d times in 2 s", n.asks)
+		}
+	})
+}
+
+// A sandbox that the runtime is still starting is looked at often at first, and then more and more seldom.
+func TestAgain_sandboxStarts_looksMoreAndMoreSeldom(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		m, stop := agent()
+		defer stop()
+		s := sandboxOf("u1")
+		n.stopped = map[string]bool{s.ID: true}
+		m.Follow(s)
+		var first, all int
+		after(time.Second)
+		n.change(func() { first = n.asks })
+		after(lookFor - 2*time.Second)
+		n.change(func() { all, n.stopped = n.asks, nil })
+		if first < 12 || all > 60 {
+			t.Errorf("the runtime was asked %d times in the first second, and %d times in nine", first, all)
+		}
+		after(2 * silentPoll)
+		n.mustSay(t, "u1", v1alpha1.Running, true)
+	})
+}
+
+// A proxy that was not ready in time has failed once, however often the runtime refuses to end it.
+func TestStop_runtimeRefuses_isOneFailure(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.behave = func(p *fakeProxy) { p.readyAfter = -1 }
+		m, stop := agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.change(func() { n.failures["stop"] = errors.New("not now") })
+		after(30 * time.Second)
+		n.change(func() { clear(n.failures); n.behave = func(*fakeProxy) {} })
+		after(lastErrorPause + time.Second)
+		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Epoch != 1 {
+			t.Errorf("the ManagedProxy says %+v", said)
+		}
+	})
+}
+
 // A pod that is being deleted keeps the proxy that it has.
 func TestStep_podBeingDeleted_isNotUpgraded(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {

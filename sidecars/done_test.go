@@ -1,6 +1,7 @@
 package sidecars
 
 import (
+	"errors"
 	"os"
 	"testing"
 	"time"
@@ -52,6 +53,37 @@ func TestIsDone_onFailureAndCode0_isNotStartedAgain(t *testing.T) {
 					t.Errorf("containers %v are left", n.containers)
 				}
 				stop()
+			})
+		})
+	}
+}
+
+// The end of a proxy that has done its work is no failure to the next agent either, also if the profile has changed since, or the last agent has ended
+// between its successor's start and its removal.
+func TestIsDone_agentAndProfileChange_isNoFailure(t *testing.T) {
+	for name, starts := range map[string]bool{"the next agent starts another": false, "the last agent has started another": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+				n.profile.Spec.RestartPolicy = restartOnFailure
+				m, stop := agent()
+				m.Follow(sandboxOf("u1"))
+				after(time.Second)
+				n.end("c001", 0)
+				after(time.Second)
+				if starts {
+					n.change(func() { n.failures["remove"] = errors.New("not now") })
+					n.upgrade(m)
+					after(time.Second)
+				}
+				stop()
+				n.change(func() { clear(n.failures); n.profile.Spec.Image = "localhost/haproxy:2" })
+				m, stop = agent()
+				defer stop()
+				m.Follow(sandboxOf("u1"))
+				after(time.Second)
+				if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Failure != "" || said.Epoch != 1 || len(n.containers) != 1 || m.Figures()["edge"].Restarts != 0 {
+					t.Errorf("the ManagedProxy says %+v of %d containers; %+v", said, len(n.containers), m.Figures())
+				}
 			})
 		})
 	}

@@ -45,7 +45,8 @@ func (s ending) note(ctx context.Context) {
 		a = s.answers[c.ID]
 		a.ended, a.well = true, err == nil && end.ExitCode == 0
 		s.answers[c.ID] = a
-		if s.isDone(c) {
+		doneBefore := a.found && a.well && s.choice.Profile != nil && s.choice.Profile.Spec.RestartPolicy == restartOnFailure
+		if doneBefore || s.isDone(c) { // doneBefore: for the last agent, and the profile has changed since
 			_ = s.home.forget(c.Epoch) // what cannot be removed goes with the home
 			continue
 		}

@@ -267,6 +267,7 @@ func TestAgain_proxyHangsAtStart_asksSeldom(t *testing.T) {
 		if first < 12 || all > 60 || lists > 20 {
 			t.Errorf("the proxy was asked %d times in the first second, and %d times in ten, and the runtime for %d lists", first, all, lists)
 		}
+		after(2 * time.Minute)
 		n.change(func() { n.containers["c001"].readyAfter = 0 })
 		after(silentPoll)
 		n.mustSay(t, "u1", v1alpha1.Running, true)

@@ -208,3 +208,24 @@ func TestStart_directoryMissing_isTriedAgain(t *testing.T) {
 		n.mustSay(t, "u1", v1alpha1.Running, true)
 	})
 }
+
+// The runtime may start a container for an agent that has been killed meanwhile. It is removed before the next agent starts a proxy: two would take the
+// same port.
+func TestStart_killedAgentsContainerStartsLate_runsBesideNone(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		s := sandboxOf("u1")
+		late := &fakeProxy{Container: sidecar.Container{ID: "late", Sandbox: s.ID, Labels: sidecar.Labels{PodUID: s.UID}, State: sidecar.Created}}
+		n.change(func() { n.containers[late.ID] = late })
+		time.AfterFunc(time.Second, func() {
+			n.change(func() { late.State = sidecar.Running })
+		})
+		m, stop := agent()
+		defer stop()
+		m.Runtime = slowly{fakeNode: n, makes: 3 * time.Second}
+		m.Follow(s)
+		after(5 * time.Second)
+		if got := n.running(); !slices.Equal(got, []string{"c001"}) {
+			t.Errorf("then run %v", got)
+		}
+	})
+}

@@ -107,7 +107,7 @@ type Decision struct {
 //   - If the serving proxy has another hash and may be upgraded, or hangs, a new one takes over from it. A proxy that hangs is
 //     ended then, not drained. If there is no room for its successor, it is ended first.
 func Decide(d Desired, there []Proxy, now time.Time) (out Decision) {
-	running, ended := sweep(there)
+	running, ended := out.sweep(there)
 	defer func() { out.Actions = append(out.Actions, ended...) }() // last: a successor does not wait for it
 	if !d.Wanted && !d.Keep {
 		for _, p := range running {
@@ -156,14 +156,18 @@ func Decide(d Desired, there []Proxy, now time.Time) (out Decision) {
 	return out
 }
 
-// sweep returns the running containers, oldest first, and the removal of the others.
-func sweep(there []Proxy) (running []Proxy, ended []Action) {
+// sweep returns the running containers, oldest first, and the removal of ended ones. Containers that were not started are removed at once:
+// the runtime may be starting one for an agent that has been killed.
+func (d *Decision) sweep(there []Proxy) (running []Proxy, ended []Action) {
 	for _, p := range there {
+		removal := Action{Verb: Remove, ID: p.ID, Epoch: p.Epoch}
 		switch {
 		case p.State == sidecar.Running:
 			running = append(running, p)
+		case p.State == sidecar.Created:
+			d.Actions = append(d.Actions, removal)
 		case !p.Stays:
-			ended = append(ended, Action{Verb: Remove, ID: p.ID, Epoch: p.Epoch})
+			ended = append(ended, removal)
 		}
 	}
 	slices.SortFunc(running, func(a, b Proxy) int { return cmp.Compare(a.Epoch, b.Epoch) })

@@ -102,7 +102,7 @@ func starts() map[string]decideCase {
 			Decision{Actions: []Action{stop(0, "it was not ready yet, and a new version replaces it")}},
 		},
 		"it has ended":                    {wants(), []Proxy{running(2, state(sidecar.Exited))}, Decision{Actions: []Action{start(3, ""), remove(2)}}},
-		"it was made and not started":     {wants(), []Proxy{running(2, state(sidecar.Created))}, Decision{Actions: []Action{start(3, ""), remove(2)}}},
+		"it was made and not started":     {wants(), []Proxy{running(2, state(sidecar.Created))}, Decision{Actions: []Action{remove(2), start(3, "")}}},
 		"an old container lies beside it": {wants(), []Proxy{running(0, state(sidecar.Exited)), running(1)}, Decision{Actions: []Action{remove(0)}, Serving: "b"}},
 	}
 }

@@ -277,7 +277,11 @@ func (s hearing) nextQuestion() (at time.Time, some bool) {
 		if !s.asks(c) || a.asking && !a.calmly() || s.choice.Profile == nil && !s.overtakes(c) {
 			continue
 		}
-		if _, next := a.next(s.choice.Profile, s.hasLiveness(c)); !some || next.Before(at) {
+		_, next := a.next(s.choice.Profile, s.hasLiveness(c))
+		if a.asking { // one question at a time; a calm answer causes no step
+			next = later(next, time.Now().Add(slowAfter))
+		}
+		if !some || next.Before(at) {
 			at, some = next, true
 		}
 	}
