@@ -18,6 +18,11 @@ func box(id string, attempt uint32, created int64) podnet.Sandbox {
 	return s
 }
 
+// neighbours are sandboxes of other pods than box's, whose names are alike.
+func neighbours() []podnet.Sandbox {
+	return []podnet.Sandbox{{Namespace: "shop", Name: "cart-2", UID: "uid-2", ID: "n2"}, {Namespace: "other", Name: "cart", UID: "uid-3", ID: "n3"}}
+}
+
 func TestWhatTheLedgerRemembersOfAPod(t *testing.T) {
 	rules := &compiled{}
 	programmed := func(s podnet.Sandbox) Entry { return Entry{Sandbox: s, State: Programmed, compiled: rules} }
@@ -53,6 +58,13 @@ func TestWhatTheLedgerRemembersOfAPod(t *testing.T) {
 		"a failure before a sandbox was found": {
 			do:   func(l *Ledger) { l.Mark(box("", 0, 0), FailedPod, true) },
 			want: []Entry{{Sandbox: box("", 0, 0), State: FailedPod, Retry: true}},
+		},
+		"a failure in a sandbox whose path is known by now": {
+			do: func(l *Ledger) {
+				l.Put(Entry{Sandbox: podnet.Sandbox{UID: "uid-1", ID: "a"}})
+				l.Mark(box("a", 0, 1), FailedPod, false)
+			},
+			want: []Entry{{Sandbox: box("a", 0, 1), State: FailedPod}},
 		},
 		"a retry keeps all": {
 			do:   func(l *Ledger) { l.Put(programmed(box("a", 0, 1))); l.Mark(box("", 0, 0), "", true) },
@@ -100,6 +112,19 @@ func TestLedger_sandboxOrPodGoes_isForgotten(t *testing.T) {
 		"the pod that has the name": {
 			do:   func(l *Ledger) { l.Put(programmed(box("a", 0, 1))); l.ForgetOthers("shop", "cart", "uid-1") },
 			want: []Entry{programmed(box("a", 0, 1))},
+		},
+		"all of a name, but none of another name or namespace": {
+			do: func(l *Ledger) {
+				for _, s := range append(neighbours(), box("a", 0, 1)) {
+					l.Put(programmed(s))
+				}
+				l.ForgetOthers("shop", "cart", "")
+			},
+			want: []Entry{programmed(neighbours()[0]), programmed(neighbours()[1])},
+		},
+		"no sandbox is not that of a pod that has none": {
+			do:   func(l *Ledger) { l.Mark(box("", 0, 0), "", true); l.Forget("") },
+			want: []Entry{{Sandbox: box("", 0, 0), Retry: true}},
 		},
 		"an older sandbox that goes": {
 			do: func(l *Ledger) {

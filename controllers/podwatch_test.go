@@ -94,6 +94,9 @@ func TestReconcile_cacheLacksAPodWithASandbox_asksTheServerOnce(t *testing.T) {
 			proxies := &fakeProxies{}
 			b.Proxies, b.VerifyInterval = proxies, 10*time.Second
 			b.ensure(t, Changed)
+			for _, s := range neighbours() {
+				b.Ledger.Put(Entry{Sandbox: s})
+			}
 			b.pods.errNow = c.err
 			result, err := w.Reconcile(t.Context(), request())
 			if c.failed != (err != nil) || b.pods.asked.Load() != 1 {

@@ -165,7 +165,7 @@ func TestOf_injectedPod_isAsByIstiosPlugin(t *testing.T) {
 }
 
 func TestOf_mappedCIDR_isIgnoredAsByIstio(t *testing.T) {
-	pod, ns := asking(annotate(keyInjected, "{}", keyIncludeCIDRs, "::ffff:10.0.0.0/104,10.0.0.0/8", keyExcludeCIDRs, "::ffff:10.1.0.0/112"))
+	pod, ns := asking(annotate(keyInjected, "{}", keyIncludeCIDRs, "::ffff:10.0.0.0/104,10.0.0.0/8,::ffff:10.0.0.0/0", keyExcludeCIDRs, "::ffff:10.1.0.0/112"))
 	cfg := config()
 	cfg.Select = SelectInjected
 	got, err := Of(pod, ns, cfg)
@@ -176,7 +176,7 @@ func TestOf_mappedCIDR_isIgnoredAsByIstio(t *testing.T) {
 	for _, p := range append(got.Spec.IncludeCIDRs.List, got.Spec.ExcludeCIDRs...) {
 		list = append(list, p.String())
 	}
-	if d := cmp.Diff([]string{"10.0.0.0/8"}, list); d != "" {
+	if d := cmp.Diff([]string{"10.0.0.0/8", "::/0"}, list); d != "" {
 		t.Error(d)
 	}
 }

@@ -23,7 +23,7 @@ const (
 
 const (
 	maxUsers = 64        // users and ranges of users that a pod may exclude: each is a rule
-	maxUser  = 1<<32 - 2 // the highest user that a process can be
+	maxUser  = 1<<32 - 2 // the highest user, or group, that a process can be
 )
 
 const (

@@ -111,15 +111,14 @@ func ports(key, value string) (iptables.Ports, error) {
 func cidrList(key, value string, ignored func(format string, args ...any)) ([]netip.Prefix, error) {
 	out, err := items(key, value, wantCIDRs, maxCIDRs, func(item string) (netip.Prefix, error) {
 		p, err := netip.ParsePrefix(item)
-		mapped := err == nil && p.Addr().Is4In6()
 		switch {
 		case err != nil && !strings.Contains(item, "/"):
 			return p, errors.New("has no prefix length")
 		case err != nil:
 			return p, errors.New("is no CIDR")
-		case mapped && ignored == nil:
+		case p.Addr().Is4In6() && ignored == nil:
 			return p, errors.New("is an IPv4 address in its IPv6 form, which no packet has: write it as IPv4")
-		case mapped: // Istio treats it as an IPv6 prefix, which matches no packet
+		case p.Masked().Addr().Is4In6(): // Istio treats it as an IPv6 prefix: a wider one, such as ::ffff:0.0.0.0/0, matches packets
 			ignored("%s: %s is ignored as by Istio: no packet has an IPv4 address in its IPv6 form", key, shown(item))
 			return netip.Prefix{}, nil
 		}

@@ -95,7 +95,7 @@ const wantGroups = "numeric group ids separated by commas, at most 64"
 func groupList(key, value, want string) ([]uint32, error) {
 	out, err := items(key, value, want, maxGroups, func(item string) (uint32, error) {
 		gid, err := strconv.ParseUint(item, 10, 32)
-		if err != nil {
+		if err != nil || gid > maxUser {
 			return 0, errors.New("is no group id")
 		}
 		return uint32(gid), nil

@@ -39,8 +39,9 @@ func TestOf_proxysEnvironment_isRead(t *testing.T) {
 		"all groups but some": {change: env(envGroups, "*", envGroupsExcept, "888"), want: func(s *iptables.Spec) {
 			s.OwnerGroups = iptables.Groups{All: true, Exclude: []uint32{888}}
 		}},
-		"no groups at all": {change: env(envGroups, ""), want: func(s *iptables.Spec) { s.OwnerGroups = iptables.Groups{} }},
-		"a group's name":   {change: env(envGroups, "istio"), fault: envGroups},
+		"no groups at all":  {change: env(envGroups, ""), want: func(s *iptables.Spec) { s.OwnerGroups = iptables.Groups{} }},
+		"a group's name":    {change: env(envGroups, "istio"), fault: envGroups},
+		"no process has it": {change: env(envGroupsExcept, "4294967295"), fault: "no group id"},
 		"a wide loopback": {change: env(envLoopback, "127.0.0.0/8"), want: func(s *iptables.Spec) {
 			s.LoopbackCIDR = netip.MustParsePrefix("127.0.0.0/8")
 		}},

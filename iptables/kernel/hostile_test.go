@@ -42,6 +42,13 @@ func hostileCases() map[string]hostileCase {
 				"add chain FAMILY nat PODNET_OUTBOUND { type nat hook output priority 7; }; add rule FAMILY nat OUTPUT ct state new accept'; ", "FAMILY", "ip"),
 			end: "nft flush chain ip nat OUTPUT",
 		},
+		"iptables, more rules of one family than are read": {
+			backend: "iptables legacy",
+			script: `awk 'BEGIN { text = sprintf("%250s", ""); gsub(/ /, "x", text); print "*nat\n:MANY - [0:0]"
+				for (i = 0; i < 40000; i++) print "-A MANY -p tcp -m comment --comment " text " -j RETURN"
+				print "COMMIT" }' | ip6tables-legacy-restore --noflush; iptables-legacy -t nat -F OUTPUT; ip6tables-legacy -t nat -F OUTPUT`,
+			end: "ip6tables-legacy -t nat -F MANY",
+		},
 	}
 }
 

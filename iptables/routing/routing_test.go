@@ -72,6 +72,13 @@ func TestRoutesComeBeforeTheRulesAndGoAfterThem(t *testing.T) {
 	ns := kerneltest.New(t)
 	end(t, Around(ns, tproxy(), func() error { wantRead(t, ns, "prepared", tproxy()); return nil }))
 	wantRead(t, ns, "finished", tproxy())
+	for _, want := range []iptables.Ruleset{redirect(), tproxy()} {
+		refused := errors.New("refused")
+		if err := Around(ns, want, func() error { return refused }); !errors.Is(err, refused) {
+			t.Errorf("error %v, want that of the rules", err)
+		}
+		wantRead(t, ns, "the old rules stay, and need the route", tproxy())
+	}
 	end(t, Around(ns, redirect(), func() error { wantRead(t, ns, "prepared for rules that need no route", tproxy()); return nil }))
 	wantRead(t, ns, "finished without the route", redirect())
 	if n := pieces(t, ns); n != 0 {

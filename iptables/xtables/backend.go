@@ -122,8 +122,8 @@ func (b *Backend) Yield(ctx context.Context, ns *netns.NS) (removed bool, err er
 		if b.programs.flavour == NFT {
 			left, err = overNetlink(ns)
 			ok = len(left) > 0
-		} else if have, ok, err = b.held(ctx, ns, false); errors.Is(err, ErrUnusable) { // what cannot be read does not count as ours
-			ok, err = false, nil
+		} else if have, ok, err = b.held(ctx, ns, false); errors.Is(err, ErrUnusable) {
+			err = nil // what cannot be read does not count as ours; what the other family holds does
 		}
 		return !ok, err
 	}, func() error {

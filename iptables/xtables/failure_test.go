@@ -129,7 +129,7 @@ func TestProgramFails_namespaceIsUnusableUnlessItPasses(t *testing.T) {
 }
 
 // What one family's programs show is there, whatever a pod has done to the other family's tables.
-func TestPresent_oneFamilyIsUnreadable_otherCounts(t *testing.T) {
+func TestOneFamilyIsUnreadable_otherIsSeenAndRemoved(t *testing.T) {
 	ns, b := kerneltest.New(t), newBackend(t, Legacy)
 	mustApply(t, b, ns, rules(t, nil))
 	broken := b.own.programs.tools[iptables.IPv6]
@@ -137,6 +137,12 @@ func TestPresent_oneFamilyIsUnreadable_otherCounts(t *testing.T) {
 	b.own.programs.tools[iptables.IPv6] = broken
 	if present, err := b.Present(t.Context(), ns.Path()); err != nil || !present {
 		t.Errorf("present %v, error %v", present, err)
+	}
+	if removed, err := b.Remove(t.Context(), ns.Path()); err != nil || !removed {
+		t.Errorf("removed %v, error %v", removed, err)
+	}
+	if left := shell(t, ns, "iptables-legacy-save"); strings.Contains(left, "PODNET_") {
+		t.Error(left)
 	}
 }
 

@@ -124,6 +124,23 @@ func TestRemove_unreadableTables_takesOursAway(t *testing.T) {
 	}
 }
 
+// A rule that goes between a look and the removal has the kernel refuse the transaction, and with it the removal of all other rules.
+func TestRemove_jumpGoesMeanwhile_takesRestAway(t *testing.T) {
+	ns, b := kerneltest.New(t), newBackend(t, NFT)
+	mustApply(t, b, ns, rules(t, tproxyAndDNS))
+	all, err := overNetlink(ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shell(t, ns, "nft flush chain ip nat OUTPUT")
+	if err := ns.Inside(func() error { return remove(all) }); err != nil {
+		t.Error(err)
+	}
+	if left := shell(t, ns, "nft list ruleset"); strings.Contains(left, "PODNET_") {
+		t.Error(left)
+	}
+}
+
 // allowed are the lines that a change may consist of: those of what is wanted, and what our own names make.
 func allowed(want string) func(line string) bool {
 	made := regexp.MustCompile(`^(\*(raw|mangle|nat)|COMMIT|:PODNET_[A-Z_]+ - \[0:0\]|-X PODNET_[A-Z_]+|` +

@@ -21,6 +21,8 @@ const (
 	kernelTimeout = lockSeconds * time.Second
 	// maxJumps bounds the rules of a built-in chain that are searched for our jump, which stands at its head.
 	maxJumps = 4096
+	// attempts is how often a removal is tried if somebody else changes the rules at the same time.
+	attempts = 5
 )
 
 // nftTable is an existing table that our chains may be in.
@@ -119,14 +121,27 @@ func removals() (all [][]rawnetlink.Request, err error) {
 	return all, err
 }
 
-// remove carries out removals.
-func remove(all [][]rawnetlink.Request) error {
+// remove carries out removals. It looks again if a rule or chain has gone meanwhile, for which the kernel refuses a whole transaction.
+func remove(all [][]rawnetlink.Request) (err error) {
+	for range attempts {
+		if err = removeOnce(all); !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+		var errLook error
+		if all, errLook = removals(); errLook != nil {
+			return errLook
+		}
+	}
+	return err
+}
+
+func removeOnce(all [][]rawnetlink.Request) error {
 	for _, transaction := range all {
 		answers, err := rawnetlink.Ask(time.Now().Add(kernelTimeout), unix.NETLINK_NETFILTER, rawnetlink.Batch(transaction)...)
 		for _, a := range answers {
 			err = errors.Join(err, a.Err)
 		}
-		if err != nil && !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENOENT) { // EBUSY: foreign rules jump to the chain
+		if err != nil && !errors.Is(err, unix.EBUSY) { // EBUSY: foreign rules jump to the chain
 			return fmt.Errorf("remove our chains over netlink: %w", err)
 		}
 	}
