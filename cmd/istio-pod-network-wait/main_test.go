@@ -42,7 +42,7 @@ func program(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(file, tests, 0o755); err != nil { //nolint:gosec // of all users
+	if err := os.WriteFile(file, tests, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return file
