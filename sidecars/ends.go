@@ -26,6 +26,7 @@ type ending struct{ stepping }
 // note notes, once for each, the proxies that have ended without being told to.
 func (s ending) note(ctx context.Context) {
 	s.noteLost(ctx)
+	onFailure := s.choice.Profile != nil && s.choice.Profile.Spec.RestartPolicy == restartOnFailure
 	for i, c := range s.there {
 		a := s.answers[c.ID]
 		if c.State != sidecar.Exited || s.expected(a) {
@@ -38,15 +39,14 @@ func (s ending) note(ctx context.Context) {
 		}
 		end, err := s.Runtime.End(ctx, c.ID)
 		untold := s.untold(c.ID, err)
-		if p := s.choice.Profile; untold && p != nil && p.Spec.RestartPolicy == restartOnFailure {
+		if untold && onFailure {
 			s.there[i].State = sidecar.Running // whether it is started again depends on how it has ended
 			continue
 		}
 		a = s.answers[c.ID]
 		a.ended, a.well = true, err == nil && end.ExitCode == 0
 		s.answers[c.ID] = a
-		doneBefore := a.found && a.well && s.choice.Profile != nil && s.choice.Profile.Spec.RestartPolicy == restartOnFailure
-		if doneBefore || s.isDone(c) { // doneBefore: for the last agent, and the profile has changed since
+		if onFailure && a.found && a.well || s.isDone(c) { // found: it was done for the last agent, and the profile has changed since
 			_ = s.home.forget(c.Epoch) // what cannot be removed goes with the home
 			continue
 		}
