@@ -175,9 +175,10 @@ func (w *inspectWays) byExec(ctx context.Context) (doc inspect.Document, err err
 	}
 	var out, said bytes.Buffer
 	_, err = w.run(ctx, args, remotecommand.StreamOptions{Stdout: &bounded{to: &out, left: inspect.MaxAnswer}, Stderr: &bounded{to: &said, left: 1 << 14}})
-	switch errOut := strings.TrimSpace(said.String()); {
-	case err != nil:
+	if err != nil { // a command that was given up may still write
 		return doc, err
+	}
+	switch errOut := strings.TrimSpace(said.String()); {
 	case out.Len() == 0 && strings.Contains(errOut, "unknown command"):
 		return doc, fmt.Errorf("agent %s/%s is of a release that has no inspect: %s", w.agent.Namespace, w.agent.Name, errOut)
 	case out.Len() == 0 && (errOut == "" || strings.Contains(errOut, unansweredLocally)):
