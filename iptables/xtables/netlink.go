@@ -21,7 +21,7 @@ const (
 	kernelTimeout = lockSeconds * time.Second
 	// maxJumps bounds the rules of a built-in chain that are searched for our jump, which stands at its head.
 	maxJumps = 4096
-	// attempts is how often a removal is tried if somebody else changes the rules at the same time.
+	// attempts bounds the tries of a removal beside other changes of the rules.
 	attempts = 5
 )
 

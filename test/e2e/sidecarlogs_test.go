@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/util/exec"
 )
 
-// talkingProxy serves, and ends with exit code 3 and last words when it is told to. The first of a pod prints so many bytes before.
+// talkingProxy serves, and ends with exit code 3 and last words when it is told to. Before that, the first of a pod prints as many bytes as its argument says.
 const talkingProxy = `trap 'echo these are my last words; exit 3' USR1
 echo "epoch $SIDECAR_EPOCH starts"
 if [ "$SIDECAR_EPOCH" = 0 ]; then head -c "$1" /dev/zero | tr '\0' x | fold -w 1023; echo; fi
