@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/test/kerneltest"
@@ -144,10 +146,14 @@ func (s stream) open(ctx context.Context) (net.Conn, *bufio.Reader, error) {
 	return c, r, nil
 }
 
-// load connects again and again, from a thread that stays in the namespace.
+// load connects again and again, from a thread that stays in the namespace. The thread has the lowest priority: loads that never pause would
+// leave programs that change rules a tenth of a single processor.
 func (s stream) load(ctx context.Context, t *testing.T, ns *netns.NS, made, wrong *atomic.Int64) {
 	t.Helper()
-	_ = kerneltest.As(ns, s.owner, func() error {
+	err := kerneltest.As(ns, s.owner, func() error {
+		if err := unix.Setpriority(unix.PRIO_PROCESS, 0, 19); err != nil { // of the calling thread
+			return err
+		}
 		for ctx.Err() == nil {
 			c, _, err := s.open(ctx)
 			switch {
@@ -161,6 +167,9 @@ func (s stream) load(ctx context.Context, t *testing.T, ns *netns.NS, made, wron
 		}
 		return nil
 	})
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 // held is a connection that was open before the rules changed.
