@@ -160,6 +160,27 @@ func TestAPredecessorIsForgotten(t *testing.T) {
 	}
 }
 
+// An early hook may have programmed a successor while the cache shows its predecessor.
+func TestReconcile_cacheHasThePredecessor_keepsTheSuccessor(t *testing.T) {
+	for name, errNow := range map[string]error{"the API server knows it": nil, "the API server is away": errors.New("connection refused")} {
+		t.Run(name, func(t *testing.T) {
+			predecessor := askingPod()
+			predecessor.UID = "uid-0"
+			w, b := newWatch(t, predecessor)
+			proxies := &fakeProxies{}
+			b.Proxies = proxies
+			b.ensure(t, Changed)
+			b.pods.errNow = errNow
+			if _, err := w.Reconcile(t.Context(), request()); err != nil {
+				t.Error(err)
+			}
+			if _, ok := b.Ledger.Of("uid-1"); !ok || slices.Contains(proxies.forgotten, "uid-1") {
+				t.Errorf("remembered %+v, forgotten proxies %v", b.Ledger.Entries(), proxies.forgotten)
+			}
+		})
+	}
+}
+
 func TestWhichChangesOfAPodMatter(t *testing.T) {
 	cases := map[string]struct {
 		change func(*corev1.Pod)
