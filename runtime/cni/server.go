@@ -48,6 +48,7 @@ type Server struct {
 	watchInterval time.Duration            // between two checks whether the socket's path still leads to an agent
 	uid           uint32                   // the only user that is served: root
 	listener      atomic.Pointer[listener] // nil while it does not listen
+	fault         atomic.Pointer[error]    // why the socket could not be made the last time
 }
 
 // NewServer checks the configuration.
@@ -67,7 +68,11 @@ func (s *Server) Check() error {
 	if s.listener.Load() != nil {
 		return nil
 	}
-	return fmt.Errorf("the agent does not listen at %s", s.config.Path)
+	err := fmt.Errorf("the agent does not listen at %s", s.config.Path)
+	if fault := s.fault.Load(); fault != nil && *fault != nil {
+		err = fmt.Errorf("%w: %w", err, *fault)
+	}
+	return err
 }
 
 // Served reports whether the plugin's requests reach this agent, and not the node's other agent during an update.
@@ -76,26 +81,23 @@ func (s *Server) Served() bool {
 	return l != nil && l.ownsPath()
 }
 
-// Start serves until ctx ends, then finishes the requests that have begun. If the socket cannot be made at first, it returns an error.
-// If it cannot be taken back later, it tries again, since the agent has other hooks. It is a manager.Runnable.
+// Start serves until ctx ends, then finishes the requests that have begun. If the socket cannot be made, it tries again, since the agent has other
+// hooks. It is a manager.Runnable.
 func (s *Server) Start(ctx context.Context) error {
 	var busy sync.WaitGroup
 	defer busy.Wait()
 	defer s.listener.Store(nil)
 	slots := make(chan struct{}, s.config.Concurrency)
-	for served := false; ctx.Err() == nil; served = true {
+	for ctx.Err() == nil {
 		l, err := listen(s.config.Path)
-		switch {
-		case err != nil && !served:
-			return fmt.Errorf("listen for the CNI plugin: %w", err)
-		case err != nil:
+		s.fault.Store(&err)
+		if err != nil {
 			s.listener.Store(nil)
-			s.config.Log.Error("socket not taken back", "hook", "cni", "socket", s.config.Path, "error", err)
+			s.config.Log.Error("socket not made", "hook", "cni", "socket", s.config.Path, "error", err)
 			wait(ctx, s.watchInterval)
 			continue
-		case served:
-			s.config.Log.Info("socket taken back", "hook", "cni", "socket", s.config.Path)
 		}
+		s.config.Log.Info("socket made", "hook", "cni", "socket", s.config.Path)
 		s.listener.Store(l)
 		busy.Go(func() { s.watchPath(ctx, l) })
 		s.accept(ctx, l, slots, &busy)
