@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -151,6 +152,7 @@ func (s *Server) accept(ctx context.Context, l *listener, slots chan struct{}, b
 // serve answers one connection. A request that has begun is finished even if the agent is told to stop.
 func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	defer conn.Close()
+	defer s.contain()
 	r, err := s.read(conn)
 	if err != nil {
 		s.config.Log.Warn("peer cut off", "hook", "cni", "error", err)
@@ -171,6 +173,14 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	}
 	if err := write(conn, a, s.readTimeout); err != nil {
 		s.config.Log.Warn("answer not delivered", "hook", "cni", "command", r.Command, "sandbox", r.Sandbox.ID, "error", err)
+	}
+}
+
+// contain ends a panic, since all pods of the node need the agent. The plugin of the one request gets no answer, as from an agent that has died. It is
+// deferred.
+func (s *Server) contain() {
+	if panicked := recover(); panicked != nil {
+		s.config.Log.Error("handler panicked", "hook", "cni", "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))
 	}
 }
 

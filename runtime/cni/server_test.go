@@ -246,6 +246,20 @@ func TestServer_slowHandler_hasADeadline(t *testing.T) {
 	}
 }
 
+// panicking is a Handler with a bug.
+type panicking struct{ Handler }
+
+// Check panics.
+func (panicking) Check(context.Context, podnet.Sandbox) error { panic("a bug") }
+
+func TestServer_handlerPanics_otherRequestsAreServed(t *testing.T) {
+	socket := serve(t, &fakeAgent{}, func(s *Server) { s.config.Handler = panicking{s.config.Handler} })
+	if got := send(t, dial(t, socket), strings.Replace(goodRequest, "ADD", "CHECK", 1)); got != "" {
+		t.Errorf("answered %q", got)
+	}
+	wantServed(t, socket)
+}
+
 func TestServer_ends_finishesRequests(t *testing.T) {
 	agent := &fakeAgent{hold: make(chan struct{})}
 	socket := filepath.Join(tempDir(t), "s")
