@@ -85,7 +85,9 @@ func (c cniHook) Del(_ context.Context, s podnet.Sandbox) (err error) {
 	return nil
 }
 
-// ensure looks up the pod's UID if it is missing, and programs the sandbox. It returns the sandbox with its UID.
+// ensure looks up the pod's UID if it is missing, and programs the sandbox. It returns the sandbox with its UID. cri-dockerd names the namespace by a
+// process, which the agent need not see: the Docker Engine, where the sandbox runs already, has another path
+// (https://github.com/Mirantis/cri-dockerd/blob/master/core/helpers_linux.go, getNetworkNamespace).
 func (c cniHook) ensure(ctx context.Context, s podnet.Sandbox) (podnet.Sandbox, error) {
 	core, err := c.core.get()
 	if err != nil {
@@ -97,6 +99,9 @@ func (c cniHook) ensure(ctx context.Context, s podnet.Sandbox) (podnet.Sandbox, 
 			return s, c.refusal(err)
 		}
 		s.UID = uid
+	}
+	if s.OfProcess() {
+		s.NetNS = ""
 	}
 	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("hook", c.by, "pod", s.Pod(), "podUID", s.UID))
 	_, err = core.programmer.Ensure(ctx, c.by, s)

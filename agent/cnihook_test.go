@@ -260,3 +260,31 @@ func (f *flakyPods) Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, err
 	}
 	return f.Pods.Pod(ctx, s)
 }
+
+// cri-dockerd passes /proc/PID/ns/net, which an agent without the node's processes cannot open, and no UID.
+func TestAdd_pathOfAProcess_isAskedOfTheRuntime(t *testing.T) {
+	n := &fakeNamespace{}
+	c := newTestCNIHook(t, n, "true", nil)
+	core, err := c.core.get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	core.programmer.Finder = fakeEngine{}
+	core.programmer.Announcers = controllers.Announcers{func() bool { return true }}
+	s := podnet.Sandbox{Namespace: "shop", Name: "cart", ID: "8f5e", NetNS: "/proc/4711/ns/net"}
+	if err := c.Add(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if known, _ := core.programmer.Ledger.Of("u-1"); n.applied != 1 || known.Sandbox.NetNS != "/run/docker/netns/x" {
+		t.Errorf("wrote %d times, in %q", n.applied, known.Sandbox.NetNS)
+	}
+}
+
+// fakeEngine knows one sandbox.
+type fakeEngine struct{}
+
+// Find finds it.
+func (fakeEngine) Find(_ context.Context, pod podnet.Sandbox) (podnet.Sandbox, error) {
+	pod.ID, pod.NetNS = "8f5e", "/run/docker/netns/x"
+	return pod, nil
+}

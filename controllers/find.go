@@ -40,7 +40,8 @@ func (l locator) find(ctx context.Context, v visit) (podnet.Sandbox, error) {
 }
 
 // locate returns where the sandbox is, and reports whether the runtime was asked. It is not asked if the hook has passed the path.
-// While NRI or CNI reports every sandbox, a known one comes from the ledger, and nobody asks about a pod that the kubelet has not started.
+// While NRI or CNI reports every sandbox, a known one comes from the ledger, and Watch and Verify do not ask about a pod that the kubelet has not
+// started.
 func (l locator) locate(ctx context.Context, v visit, known Entry, isKnown bool) (s podnet.Sandbox, asked bool, err error) {
 	s = v.sandbox
 	if s.NetNS != "" {
@@ -51,7 +52,7 @@ func (l locator) locate(ctx context.Context, v visit, known Entry, isKnown bool)
 		switch {
 		case isKnown && v.matches(known.Sandbox) && known.Sandbox.NetNS != "" && hasServers:
 			return known.Sandbox, false, nil
-		case !isKnown && !started(v.pod):
+		case !isKnown && !v.by.early() && !started(v.pod):
 			return s, false, fmt.Errorf("the runtime has announced none: %w", podnet.ErrNotReady)
 		}
 	}

@@ -127,3 +127,21 @@ func TestRecalled_otherSandbox_isNot(t *testing.T) {
 		}
 	}
 }
+
+// cri-dockerd names a process that the agent may not see, and an event of NRI may name no path. A hook that announces sandboxes is no reason to wait
+// for the kubelet's report, which comes after the refusal.
+func TestEnsure_earlyHookKnowsNoPath_asksTheRuntime(t *testing.T) {
+	for _, by := range []Hook{NRI, CNI} {
+		b := newBench(t)
+		b.Announcers = []func() bool{func() bool { return true }}
+		s := b.sandbox
+		s.ID = "sandbox-1"
+		if got, err := b.Ensure(t.Context(), by, s); got != Changed || err != nil || b.backend.rules("/netns/1") == "" {
+			t.Errorf("%s: result %q, error %v", by, got, err)
+		}
+		s.ID = "sandbox-2" // in the making, which the runtime does not list yet
+		if _, err := b.Ensure(t.Context(), by, s); !errors.Is(err, podnet.ErrNotReady) {
+			t.Errorf("%s, another sandbox: error %v", by, err)
+		}
+	}
+}

@@ -112,17 +112,16 @@ func (l *Ledger) ForgetPod(uid string) {
 	delete(l.pods, uid)
 }
 
-// ForgetOthers drops all pods of a name except the one with the given UID, and returns their UIDs. An empty UID drops all.
-func (l *Ledger) ForgetOthers(namespace, name, uid string) (forgotten []string) {
+// Others returns the entries of pods with a name, except the one with the given UID: predecessors, or a successor.
+func (l *Ledger) Others(namespace, name, uid string) (out []Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for old, e := range l.pods {
-		if old != uid && e.Sandbox.Name == name && e.Sandbox.Namespace == namespace {
-			forgotten = append(forgotten, old)
-			delete(l.pods, old)
+	for other, e := range l.pods {
+		if other != uid && e.Sandbox.Name == name && e.Sandbox.Namespace == namespace {
+			out = append(out, e)
 		}
 	}
-	return forgotten
+	return out
 }
 
 // Of returns what is remembered of a pod.

@@ -105,23 +105,8 @@ func TestLedger_sandboxOrPodGoes_isForgotten(t *testing.T) {
 			},
 			want: []Entry{programmed(box("b", 1, 2))},
 		},
-		"a failed pod that is gone":   {do: func(l *Ledger) { l.Mark(box("a", 0, 1), FailedPod, true); l.Forget("a"); l.ForgetPod("uid-1") }},
-		"a pod that is gone":          {do: func(l *Ledger) { l.Put(programmed(box("a", 0, 1))); l.ForgetPod("uid-1") }},
-		"all of a name":               {do: func(l *Ledger) { l.Put(programmed(box("a", 0, 1))); l.ForgetOthers("shop", "cart", "") }},
-		"its predecessor's successor": {do: func(l *Ledger) { l.Mark(box("", 0, 0), FailedPod, true); l.ForgetOthers("shop", "cart", "uid-2") }},
-		"the pod that has the name": {
-			do:   func(l *Ledger) { l.Put(programmed(box("a", 0, 1))); l.ForgetOthers("shop", "cart", "uid-1") },
-			want: []Entry{programmed(box("a", 0, 1))},
-		},
-		"all of a name, but none of another name or namespace": {
-			do: func(l *Ledger) {
-				for _, s := range append(neighbours(), box("a", 0, 1)) {
-					l.Put(programmed(s))
-				}
-				l.ForgetOthers("shop", "cart", "")
-			},
-			want: []Entry{programmed(neighbours()[0]), programmed(neighbours()[1])},
-		},
+		"a failed pod that is gone": {do: func(l *Ledger) { l.Mark(box("a", 0, 1), FailedPod, true); l.Forget("a"); l.ForgetPod("uid-1") }},
+		"a pod that is gone":        {do: func(l *Ledger) { l.Put(programmed(box("a", 0, 1))); l.ForgetPod("uid-1") }},
 		"no sandbox is not that of a pod that has none": {
 			do:   func(l *Ledger) { l.Mark(box("", 0, 0), "", true); l.Forget("") },
 			want: []Entry{{Sandbox: box("", 0, 0), Retry: true}},
@@ -138,6 +123,19 @@ func TestLedger_sandboxOrPodGoes_isForgotten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			checkLedger(t, c.do, c.want)
 		})
+	}
+}
+
+func TestLedger_others_areOfTheNameAndNotOfThePod(t *testing.T) {
+	l := NewLedger()
+	for _, s := range append(neighbours(), box("a", 0, 1)) {
+		l.Put(Entry{Sandbox: s, State: Programmed})
+	}
+	if got := l.Others("shop", "cart", ""); len(got) != 1 || got[0].Sandbox != box("a", 0, 1) {
+		t.Errorf("got %+v", got)
+	}
+	if got := l.Others("shop", "cart", "uid-1"); len(got) != 0 {
+		t.Errorf("the pod itself: %+v", got)
 	}
 }
 

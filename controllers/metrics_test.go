@@ -163,7 +163,7 @@ func TestPodsMetric_refusedSandbox_isCountedUntilThePodIsWell(t *testing.T) {
 			}
 			b.Ledger.Mark(s, FailedPod, false)
 			b.Forget(s.ID)
-			b.Ledger.ForgetOthers("shop", "cart", "")
+			b.Ledger.ForgetPod("uid-1")
 			if n := b.podsIn(t, FailedPod); n != 0 {
 				t.Errorf("after the pod has gone: %v", n)
 			}

@@ -2,7 +2,9 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,9 +33,16 @@ func isOf(s podnet.Sandbox) func(*corev1.Pod) bool {
 	return func(pod *corev1.Pod) bool { return string(pod.UID) == s.UID }
 }
 
-// UID returns the UID of the pod with a name, for hooks that do not learn it.
+// UID returns the UID of the pod with a name, for hooks that do not learn it. The cache may not know yet that a predecessor of that name is gone, so it
+// is used only while the API server does not answer soon.
 func (r Reader) UID(ctx context.Context, namespace, name string) (string, error) {
-	pod, err := find(ctx, namespace, name, func(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil }, r.Cache, r.Live)
+	stays := func(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil }
+	soon, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	pod, err := find(soon, namespace, name, stays, r.Live)
+	if err != nil && !errors.Is(err, podnet.ErrNoPod) {
+		pod, err = find(ctx, namespace, name, stays, r.Cache, r.Live)
+	}
 	if err != nil {
 		return "", err
 	}

@@ -80,13 +80,10 @@ func (w *PodWatch) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	pod, err := w.read(ctx, req)
 	if errors.Is(err, podnet.ErrNoPod) {
 		w.queue.forget(req.NamespacedName)
-		w.forgetOthers(req, "")
 		return ctrl.Result{}, nil
 	} else if err != nil {
 		return ctrl.Result{}, err
 	}
-	// One event may stand for the deletion of an older pod and the creation of this one.
-	w.forgetOthers(req, string(pod.UID))
 	by, as := Watch, Watch
 	if known, ok := w.Programmer.Ledger.Of(string(pod.UID)); ok && w.Programmer.schedule().isDue(known) {
 		if by = Verify; known.Sandbox.NetNS != "" { // otherwise the runtime is asked, as after a change
@@ -102,28 +99,34 @@ func (w *PodWatch) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	return w.result(ctx, pod, by, w.visit(ctx, pod, by, limit))
 }
 
-// read returns the pod with a name. If the cache has none, it may be behind an early hook: one with a known sandbox is asked for.
+// read returns the pod with a name, and forgets other pods of that name: one event may stand for a pod's deletion and its successor's creation. The
+// cache may be behind an early hook, and show no pod or a predecessor. So a pod with a known sandbox is forgotten only if the API server says that it
+// is gone.
 func (w *PodWatch) read(ctx context.Context, req ctrl.Request) (*corev1.Pod, error) {
+	ctx, cancel := context.WithTimeout(ctx, ensureTimeout)
+	defer cancel()
 	pod := &corev1.Pod{}
-	if err := w.Client.Get(ctx, req.NamespacedName, pod); !apierrors.IsNotFound(err) {
-		return pod, err
+	err := w.Client.Get(ctx, req.NamespacedName, pod)
+	switch {
+	case apierrors.IsNotFound(err):
+		err = podnet.ErrNoPod
+	case err != nil:
+		return nil, err
 	}
-	for _, known := range w.Programmer.Ledger.Entries() {
-		if known.Sandbox.ID == "" || known.Sandbox.Namespace != req.Namespace || known.Sandbox.Name != req.Name {
-			continue
+	for _, known := range w.Programmer.Ledger.Others(req.Namespace, req.Name, string(pod.UID)) {
+		var now *corev1.Pod
+		errNow := podnet.ErrNoPod
+		if known.Sandbox.ID != "" {
+			now, errNow = w.Programmer.Pods.Current(ctx, known.Sandbox)
 		}
-		if now, err := w.Programmer.Pods.Current(ctx, known.Sandbox); !errors.Is(err, podnet.ErrNoPod) {
-			return now, err
+		switch {
+		case errors.Is(errNow, podnet.ErrNoPod):
+			w.Programmer.forgetPod(known.Sandbox.UID)
+		case errNow == nil || err != nil:
+			pod, err = now, errNow
 		}
 	}
-	return nil, podnet.ErrNoPod
-}
-
-// forgetOthers drops the pods of a name, except the one with the given UID.
-func (w *PodWatch) forgetOthers(req ctrl.Request, uid string) {
-	for _, old := range w.Programmer.Ledger.ForgetOthers(req.Namespace, req.Name, uid) {
-		w.Programmer.forgetPod(old)
-	}
+	return pod, err
 }
 
 func (w *PodWatch) visit(ctx context.Context, pod *corev1.Pod, by Hook, limit time.Duration) error {

@@ -160,6 +160,27 @@ func TestAPredecessorIsForgotten(t *testing.T) {
 	}
 }
 
+// An early hook may have programmed a successor while the cache shows its predecessor.
+func TestReconcile_cacheHasThePredecessor_keepsTheSuccessor(t *testing.T) {
+	for name, errNow := range map[string]error{"the API server knows it": nil, "the API server is away": errors.New("connection refused")} {
+		t.Run(name, func(t *testing.T) {
+			predecessor := askingPod()
+			predecessor.UID = "uid-0"
+			w, b := newWatch(t, predecessor)
+			proxies := &fakeProxies{}
+			b.Proxies = proxies
+			b.ensure(t, Changed)
+			b.pods.errNow = errNow
+			if _, err := w.Reconcile(t.Context(), request()); err != nil {
+				t.Error(err)
+			}
+			if _, ok := b.Ledger.Of("uid-1"); !ok || slices.Contains(proxies.forgotten, "uid-1") {
+				t.Errorf("remembered %+v, forgotten proxies %v", b.Ledger.Entries(), proxies.forgotten)
+			}
+		})
+	}
+}
+
 func TestWhichChangesOfAPodMatter(t *testing.T) {
 	cases := map[string]struct {
 		change func(*corev1.Pod)
@@ -259,59 +280,6 @@ func TestStrippedPodsAskForTheSame(t *testing.T) {
 	small := stripped.(*corev1.Pod)
 	if len(small.ManagedFields) != 0 || small.Spec.Containers[0].Image != "" || small.Annotations[corev1.LastAppliedConfigAnnotation] != "" {
 		t.Errorf("kept: %+v", small)
-	}
-}
-
-func TestReaderAsksTheServerForWhatTheCacheLacks(t *testing.T) {
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: map[string]string{"a": "b"}}}
-	old := askingPod()
-	old.UID = "uid-0"
-	r := Reader{
-		Cache: fake.NewClientBuilder().WithObjects(old).Build(),
-		Live:  fake.NewClientBuilder().WithObjects(askingPod(), ns).Build(),
-	}
-	pod, err := r.Pod(t.Context(), podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1"})
-	if err != nil || pod.UID != "uid-1" {
-		t.Errorf("pod %v, error %v", pod, err)
-	}
-	if _, err := r.Pod(t.Context(), podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-7"}); !errors.Is(err, podnet.ErrNoPod) {
-		t.Errorf("error %v", err)
-	}
-	got, err := r.Namespace(t.Context(), "shop")
-	if err != nil || got.Annotations["a"] != "b" {
-		t.Errorf("namespace %v, error %v", got, err)
-	}
-	if got, err := r.Namespace(t.Context(), "none"); got != nil || err != nil {
-		t.Errorf("namespace %v, error %v", got, err)
-	}
-}
-
-func TestReaderGivesTheUIDOfThePodThatStays(t *testing.T) {
-	leaving, staying := askingPod(), askingPod()
-	now := metav1.Now()
-	leaving.UID, leaving.DeletionTimestamp, leaving.Finalizers = "uid-0", &now, []string{"test/test"}
-	r := Reader{Cache: fake.NewClientBuilder().WithObjects(leaving).Build(), Live: fake.NewClientBuilder().WithObjects(staying).Build()}
-	if got, err := r.UID(t.Context(), "shop", "cart"); got != "uid-1" || err != nil {
-		t.Errorf("UID %q, error %v", got, err)
-	}
-}
-
-// Silence is not an answer: who asks must not take the pod for deleted.
-func TestReaderTellsThatItCouldNotRead(t *testing.T) {
-	down := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
-		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
-			return errors.New("no")
-		},
-	})
-	for name, r := range map[string]Reader{
-		"the cache": {Cache: down, Live: fake.NewClientBuilder().Build()}, "the server": {Cache: fake.NewClientBuilder().Build(), Live: down},
-	} {
-		if _, err := r.Pod(t.Context(), podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1"}); err == nil || absent(err) {
-			t.Errorf("pod, %s: error %v", name, err)
-		}
-		if _, err := r.Namespace(t.Context(), "shop"); err == nil {
-			t.Errorf("namespace, %s: no error", name)
-		}
 	}
 }
 

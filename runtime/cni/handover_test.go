@@ -88,7 +88,7 @@ func TestServer_socketNotTakenBack_isTriedAgain(t *testing.T) {
 	start(t, socket, &fakeAgent{}, func(s *Server) { s.watchInterval = 5 * time.Millisecond }, func(s *Server) {
 		var tries atomic.Int32
 		s.config.Log = slog.New(slog.NewTextHandler(writerFunc(func(line string) {
-			if strings.Contains(line, "not taken back") && tries.Add(1) == 3 {
+			if strings.Contains(line, "not made") && tries.Add(1) == 3 {
 				_ = os.Remove(socket)
 			}
 		}), nil))

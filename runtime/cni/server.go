@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,6 +49,7 @@ type Server struct {
 	watchInterval time.Duration            // between two checks whether the socket's path still leads to an agent
 	uid           uint32                   // the only user that is served: root
 	listener      atomic.Pointer[listener] // nil while it does not listen
+	fault         atomic.Pointer[error]    // why the socket could not be made the last time
 }
 
 // NewServer checks the configuration.
@@ -67,7 +69,11 @@ func (s *Server) Check() error {
 	if s.listener.Load() != nil {
 		return nil
 	}
-	return fmt.Errorf("the agent does not listen at %s", s.config.Path)
+	err := fmt.Errorf("the agent does not listen at %s", s.config.Path)
+	if fault := s.fault.Load(); fault != nil && *fault != nil {
+		err = fmt.Errorf("%w: %w", err, *fault)
+	}
+	return err
 }
 
 // Served reports whether the plugin's requests reach this agent, and not the node's other agent during an update.
@@ -76,26 +82,23 @@ func (s *Server) Served() bool {
 	return l != nil && l.ownsPath()
 }
 
-// Start serves until ctx ends, then finishes the requests that have begun. If the socket cannot be made at first, it returns an error.
-// If it cannot be taken back later, it tries again, since the agent has other hooks. It is a manager.Runnable.
+// Start serves until ctx ends, then finishes the requests that have begun. If the socket cannot be made, it tries again, since the agent has other
+// hooks. It is a manager.Runnable.
 func (s *Server) Start(ctx context.Context) error {
 	var busy sync.WaitGroup
 	defer busy.Wait()
 	defer s.listener.Store(nil)
 	slots := make(chan struct{}, s.config.Concurrency)
-	for served := false; ctx.Err() == nil; served = true {
+	for ctx.Err() == nil {
 		l, err := listen(s.config.Path)
-		switch {
-		case err != nil && !served:
-			return fmt.Errorf("listen for the CNI plugin: %w", err)
-		case err != nil:
+		s.fault.Store(&err)
+		if err != nil {
 			s.listener.Store(nil)
-			s.config.Log.Error("socket not taken back", "hook", "cni", "socket", s.config.Path, "error", err)
+			s.config.Log.Error("socket not made", "hook", "cni", "socket", s.config.Path, "error", err)
 			wait(ctx, s.watchInterval)
 			continue
-		case served:
-			s.config.Log.Info("socket taken back", "hook", "cni", "socket", s.config.Path)
 		}
+		s.config.Log.Info("socket made", "hook", "cni", "socket", s.config.Path)
 		s.listener.Store(l)
 		busy.Go(func() { s.watchPath(ctx, l) })
 		s.accept(ctx, l, slots, &busy)
@@ -149,6 +152,7 @@ func (s *Server) accept(ctx context.Context, l *listener, slots chan struct{}, b
 // serve answers one connection. A request that has begun is finished even if the agent is told to stop.
 func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	defer conn.Close()
+	defer s.contain()
 	r, err := s.read(conn)
 	if err != nil {
 		s.config.Log.Warn("peer cut off", "hook", "cni", "error", err)
@@ -169,6 +173,14 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	}
 	if err := write(conn, a, s.readTimeout); err != nil {
 		s.config.Log.Warn("answer not delivered", "hook", "cni", "command", r.Command, "sandbox", r.Sandbox.ID, "error", err)
+	}
+}
+
+// contain ends a panic, since all pods of the node need the agent. The plugin of the one request gets no answer, as from an agent that has died. It is
+// deferred.
+func (s *Server) contain() {
+	if panicked := recover(); panicked != nil {
+		s.config.Log.Error("handler panicked", "hook", "cni", "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -189,7 +190,8 @@ func TestServer_staleSocket_isReplaced(t *testing.T) {
 	}
 }
 
-func TestServer_otherFile_isNotReplaced(t *testing.T) {
+// Whatever is in the way, or a directory without space, must not end the agent, which has other hooks.
+func TestServer_otherFile_isNotReplacedAndWaitedFor(t *testing.T) {
 	file := filepath.Join(tempDir(t), "s")
 	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
@@ -199,11 +201,22 @@ func TestServer_otherFile_isNotReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "not a socket") {
-		t.Error(err)
-	}
+	s.uid, s.watchInterval = uint32(os.Getuid()), time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Start(ctx) }()
+	eventually(t, "the fault is named", func() bool { return strings.Contains(fmt.Sprint(s.Check()), "not a socket") })
 	if data, _ := os.ReadFile(file); string(data) != "precious" {
 		t.Errorf("holds %q", data)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the socket is there", func() bool { return s.Check() == nil })
+	wantServed(t, file)
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 
@@ -231,6 +244,20 @@ func TestServer_slowHandler_hasADeadline(t *testing.T) {
 	if limit := s.limit(cmdCheck); limit >= checkTimeout || limit <= 0 {
 		t.Errorf("CHECK may take %s, longer than the plugin waits", limit)
 	}
+}
+
+// panicking is a Handler with a bug.
+type panicking struct{ Handler }
+
+// Check panics.
+func (panicking) Check(context.Context, podnet.Sandbox) error { panic("a bug") }
+
+func TestServer_handlerPanics_otherRequestsAreServed(t *testing.T) {
+	socket := serve(t, &fakeAgent{}, func(s *Server) { s.config.Handler = panicking{s.config.Handler} })
+	if got := send(t, dial(t, socket), strings.Replace(goodRequest, "ADD", "CHECK", 1)); got != "" {
+		t.Errorf("answered %q", got)
+	}
+	wantServed(t, socket)
 }
 
 func TestServer_ends_finishesRequests(t *testing.T) {
