@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -98,6 +99,13 @@ func (s *server) restrictsReports(t *testing.T) {
 		return nil
 	})
 	t.Run("what the agent is for", func(t *testing.T) { agent.reports(t, other) })
+	t.Run("a time that agents cannot read", func(t *testing.T) {
+		err := apply(t.Context(), agent.sidecars, "kept", "agent", `{"apiVersion": "pod-network-controller.istio.io/v1alpha1", "kind": "ManagedProxy",
+			"metadata": {"name": "kept"}, "status": {"lastUpgrade": "2026-01-02t03:04:05z"}}`, "status")
+		if !apierrors.IsInvalid(err) {
+			t.Error(err)
+		}
+	})
 	testReportDenials(t, agent, unbound)
 }
 
