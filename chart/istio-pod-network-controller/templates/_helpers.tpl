@@ -25,6 +25,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end -}}
 
+{{- /* An object's, with more of its own, which win: (list $ LABELS). */ -}}
+{{- define "agent.labelsWith" -}}
+{{- include "agent.labels" (first .) | fromYaml | merge (dict) (last . | default dict) | toYaml -}}
+{{- end -}}
+
 {{- /* Those of the agent's pods: podLabels win over commonLabels. Versions are not among them: a new version of the chart alone restarts no agent. */ -}}
 {{- define "agent.podLabels" -}}
 {{ include "agent.selector" . }}
