@@ -72,6 +72,14 @@ func TestApply_edits_leakNothing(t *testing.T) {
 	if _, err := b.Apply(t.Context(), place, configuration{spec: all[0]}.rules(t)); err != nil {
 		t.Fatal(err)
 	}
+	identity, err := w.pod().Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	least := edits / 2
+	if identity.Cookie == 0 { // before Linux 5.14 nothing is remembered of a namespace, and only what is known is edited
+		least = 0
+	}
 	var made, wrong atomic.Int64
 	stop := w.load(t, editStreams(), 1, &made, &wrong)
 	inPlace := 0
@@ -82,7 +90,7 @@ func TestApply_edits_leakNothing(t *testing.T) {
 		if err != nil || !out.Changed() {
 			t.Fatalf("edit %d: changed %q, error %v", i, out.Drift, err)
 		}
-		if strings.Contains(out.Drift.String(), "entries") {
+		if strings.Contains(out.Drift.String(), " entries in set ") || strings.Contains(out.Drift.String(), " entries of set ") {
 			inPlace++
 		}
 		if out, err := b.Apply(t.Context(), place, want); err != nil || out.Changed() {
@@ -90,8 +98,8 @@ func TestApply_edits_leakNothing(t *testing.T) {
 		}
 	}
 	stop()
-	if inPlace < edits/2 {
-		t.Errorf("%d of %d edits were in place", inPlace, edits)
+	if inPlace < least {
+		t.Errorf("%d of %d edits were in place, want at least %d", inPlace, edits, least)
 	}
 	t.Logf("%d connections during %d edits, %d of them in place: %d went the wrong way or failed", made.Load(), edits, inPlace, wrong.Load())
 }

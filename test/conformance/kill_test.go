@@ -66,8 +66,8 @@ func TestApply_agentKilled_leavesWholeRules(t *testing.T) {
 			mustApply(t, b, w, configuration{spec: pair()[0]})
 			found := map[string]int{}
 			span := changeTime(t, b, w)
-			for range kills {
-				killDuring(t, b.Name(), w, time.Duration(random.Int64N(int64(span))))
+			for range kills { // during a change, or during the way back
+				killDuring(t, b.Name(), w, time.Duration(random.Int64N(int64(2*span))))
 				found[wholeness(t, b, w)]++
 				mustApply(t, b, w, configuration{spec: pair()[0]})
 				if drift, err := b.Verify(t.Context(), w.pod().Path(), configuration{spec: pair()[0]}.rules(t)); err != nil || len(drift) > 0 {
