@@ -132,7 +132,7 @@ type Rollout struct {
 	// Partition is how many of the profile's nodes, as a number or a percentage rounded up, do not begin with a new version: they keep it for the
 	// others to be tried first. Lower it to go on, at last to 0.
 	// +kubebuilder:validation:XIntOrString
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 : self.matches('^(100|[0-9]{1,2})%$')",message="partition is a number of nodes, or a percentage of them from 0% to 100%"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 && self <= 2147483647 : self.matches('^(100|[0-9]{1,2})%$')",message="partition is a number of nodes, or a percentage of them from 0% to 100%"
 	// +optional
 	Partition *intstr.IntOrString `json:"partition,omitempty"`
 	// Paused has no further node begin with a new version. Nodes that maxNodes has let begin go on; without maxNodes none does.
@@ -162,6 +162,8 @@ type Network struct {
 	InboundPorts string `json:"inboundPorts,omitempty"`
 	// ExcludeInboundPorts are not redirected: the proxy's own ports that others call, such as health and metrics.
 	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:Minimum=1
+	// +kubebuilder:validation:items:Maximum=65535
 	// +listType=set
 	// +optional
 	ExcludeInboundPorts []int32 `json:"excludeInboundPorts,omitempty"`

@@ -103,7 +103,11 @@ type ManagedProxyStatus struct {
 	// +kubebuilder:validation:MaxLength=4096
 	// +optional
 	Message string `json:"message,omitempty"`
+
+	// The rule has the API server parse the time, as for a profile's conditions.
+
 	// LastUpgrade is when the ready proxy took over from an older one.
+	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="lastUpgrade is no time"
 	// +optional
 	LastUpgrade *metav1.Time `json:"lastUpgrade,omitempty"`
 }

@@ -56,8 +56,11 @@ type ProxyProfileStatus struct {
 	// +optional
 	Rollout *RolloutStatus `json:"rollout"` // null takes it away in a merge patch
 
+	// The format date-time passes texts that Go cannot decode, and one list reads all profiles. The rule has the API server parse each time.
+
 	// Conditions sum up the counts, as those of a Deployment do: Upgraded, Progressing and Failed.
 	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:XValidation:rule="self.all(c, c.lastTransitionTime > timestamp('1970-01-01T00:00:00Z'))",message="lastTransitionTime is no time"
 	// +listType=map
 	// +listMapKey=type
 	// +optional

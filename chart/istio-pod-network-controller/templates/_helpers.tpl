@@ -25,6 +25,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end -}}
 
+{{- /* An object's, with more of its own, which win: (list $ LABELS). */ -}}
+{{- define "agent.labelsWith" -}}
+{{- include "agent.labels" (first .) | fromYaml | merge (dict) (last . | default dict) | toYaml -}}
+{{- end -}}
+
 {{- /* Those of the agent's pods: podLabels win over commonLabels. Versions are not among them: a new version of the chart alone restarts no agent. */ -}}
 {{- define "agent.podLabels" -}}
 {{ include "agent.selector" . }}
@@ -106,13 +111,15 @@ httpGet:
 {{- define "agent.updateStrategy" -}}
 {{- $strategy := .Values.updateStrategy | default dict -}}
 {{- $rolling := $strategy.rollingUpdate | default dict -}}
-{{- $surge := $rolling.maxSurge | default 0 | toString -}}
-{{- $away := $rolling.maxUnavailable | default 0 | toString -}}
-{{- $beside := and (ne $strategy.type "OnDelete") (ne $surge "0") (ne $surge "0%") -}}
-{{- if and $beside (ne $away "0") (ne $away "0%") -}}
-{{- fail (printf "updateStrategy.rollingUpdate.maxSurge=%s and maxUnavailable=%s: the API server wants one of them to be 0" $surge $away) -}}
+{{- /* Without them the API server's defaults. */ -}}
+{{- $surge := dig "maxSurge" 0 $rolling | toString -}}
+{{- $away := dig "maxUnavailable" 1 $rolling | toString -}}
+{{- $none := list "0" "0%" -}}
+{{- $rolls := ne $strategy.type "OnDelete" -}}
+{{- if and $rolls (eq (has $surge $none) (has $away $none)) -}}
+{{- fail (printf "updateStrategy.rollingUpdate.maxSurge=%s and maxUnavailable=%s: the API server wants one of them to be 0, and not both" $surge $away) -}}
 {{- end -}}
-{{- if and $beside (not (include "agent.healthSocket" .)) -}}
+{{- if and $rolls (not (has $surge $none)) (not (include "agent.healthSocket" .)) -}}
 {{- fail (printf "healthAddr=%s and updateStrategy.rollingUpdate.maxSurge=%s: two agents of a node cannot both listen there; set maxSurge=0 and maxUnavailable=1, or healthAddr to unix:///PATH" .Values.healthAddr $surge) -}}
 {{- end -}}
 {{- toYaml $strategy -}}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -98,6 +99,13 @@ func (s *server) restrictsReports(t *testing.T) {
 		return nil
 	})
 	t.Run("what the agent is for", func(t *testing.T) { agent.reports(t, other) })
+	t.Run("a time that agents cannot read", func(t *testing.T) {
+		err := apply(t.Context(), agent.sidecars, "kept", "agent", `{"apiVersion": "pod-network-controller.istio.io/v1alpha1", "kind": "ManagedProxy",
+			"metadata": {"name": "kept"}, "status": {"lastUpgrade": "2026-01-02t03:04:05z"}}`, "status")
+		if !apierrors.IsInvalid(err) {
+			t.Error(err)
+		}
+	})
 	testReportDenials(t, agent, unbound)
 }
 
@@ -119,6 +127,13 @@ func testReportDenials(t *testing.T, agent, unbound reporter) {
 		}, own},
 		"a ManagedProxy that another pod owns": {func(ctx context.Context) error {
 			return agent.sidecar(ctx, "mine", "n1", `"uid": "uid-POD"`, `"uid": "x"`)
+		}, own},
+		// Such owners the garbage collector cannot look up: the object would stay.
+		"a ManagedProxy that a Pod of another API owns": {func(ctx context.Context) error {
+			return agent.sidecar(ctx, "mine", "n1", `{"apiVersion": "v1", "kind": "Pod"`, `{"apiVersion": "example.com/v1", "kind": "Pod"`)
+		}, own},
+		"a ManagedProxy that something else owns, too": {func(ctx context.Context) error {
+			return agent.sidecar(ctx, "mine", "n1", `"uid": "uid-POD"}`, `"uid": "uid-POD"}, {"apiVersion": "v1", "kind": "Unknown", "name": "POD", "uid": "uid-POD"}`)
 		}, own},
 		"a ManagedProxy of another name": {func(ctx context.Context) error { return agent.sidecar(ctx, "mine", "n1", `"pod": "POD"`, `"pod": "x"`) }, own},
 		"an owner that waits for it": {func(ctx context.Context) error {

@@ -44,7 +44,7 @@ func (s *server) definesSidecars(t *testing.T) {
 		storesOldStatus(t, client, profiles, "haproxy")
 		takesCounts(t, profiles)
 	})
-	t.Run("what rules depend on stays", func(t *testing.T) { changesNoPort(t, profiles) })
+	t.Run("changes", func(t *testing.T) { changesProfile(t, profiles) })
 	const profile, sidecar = "ProxyProfile", "ManagedProxy"
 	for name, c := range map[string]struct {
 		kind, spec string
@@ -121,6 +121,11 @@ func takesCounts(t *testing.T, profiles dynamic.ResourceInterface) {
 	if err := patch(`{"hash":"h1","admitted":65537}`); !apierrors.IsInvalid(err) {
 		t.Errorf("more nodes than all: %v", err)
 	}
+	// No agent could read any profile.
+	lower := strings.ReplaceAll(conditions(""), "T03:04:05Z", "t03:04:05z")
+	if _, err := profiles.Patch(t.Context(), seen.GetName(), types.MergePatchType, []byte(lower), metav1.PatchOptions{}, "status"); !apierrors.IsInvalid(err) {
+		t.Errorf("a time that cannot be decoded: %v", err)
+	}
 	for _, rollout := range []string{`{"hash":"h1","admitted":65536}`, "null"} {
 		if err := patch(rollout); err != nil {
 			t.Error(err)
@@ -137,16 +142,19 @@ func takesCounts(t *testing.T, profiles dynamic.ResourceInterface) {
 	}
 }
 
-// changesNoPort changes what the rules of running pods depend on, which is refused, and the image, which is not.
-func changesNoPort(t *testing.T, profiles dynamic.ResourceInterface) {
+// changesProfile changes what the rules of running pods depend on, and to numbers that agents cannot read: both are refused.
+func changesProfile(t *testing.T, profiles dynamic.ResourceInterface) {
 	t.Helper()
-	for patch, refused := range map[string]bool{
-		`{"spec":{"network":{"inboundPort":16006}}}`: true, `{"spec":{"network":{"transparent":true}}}`: true, `{"spec":{"runAsUser":1400}}`: true,
-		`{"spec":{"image":"a/b:2"}}`: false, `{"spec":{"network":{"excludeInboundPorts":[15021,9100]}}}`: false,
+	const stays = "make another profile"
+	for patch, want := range map[string]string{
+		`{"spec":{"network":{"inboundPort":16006}}}`: stays, `{"spec":{"network":{"transparent":true}}}`: stays, `{"spec":{"runAsUser":1400}}`: stays,
+		`{"spec":{"image":"a/b:2"}}`: "", `{"spec":{"network":{"excludeInboundPorts":[15021,9100]}}}`: "",
+		`{"spec":{"network":{"excludeInboundPorts":[65616]}}}`: "spec.network.excludeInboundPorts[0]",
+		`{"spec":{"rollout":{"partition":2147483648}}}`:        "partition is a number of nodes",
 	} {
 		_, err := profiles.Patch(t.Context(), "haproxy", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-		if refused != (err != nil) || refused && !strings.Contains(err.Error(), "make another profile") {
-			t.Errorf("%s: %v", patch, err)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want %q", patch, err, want)
 		}
 	}
 }

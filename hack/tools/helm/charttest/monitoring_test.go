@@ -141,6 +141,24 @@ func TestServiceAndServiceMonitorFindTheAgents(t *testing.T) {
 	}
 }
 
+// Post-renderers refuse a map that has a key twice.
+func TestLabels_ofAllObjectsAndOfOne_itsOwnCount(t *testing.T) {
+	const own = "{enabled: true, labels: {team: metrics}}"
+	found := 0
+	for _, doc := range documents(t, "{commonLabels: {team: mesh}, metrics: {serviceMonitor: "+own+", prometheusRule: "+own+", dashboard: "+own+"}}") {
+		var object map[string]any
+		if err := yaml.UnmarshalStrict([]byte(doc), &object); err != nil {
+			t.Errorf("%v\n%s", err, doc)
+		}
+		if labels, _ := object["metadata"].(map[string]any)["labels"].(map[string]any); labels["team"] == "metrics" && labels["app.kubernetes.io/instance"] == name {
+			found++
+		}
+	}
+	if found != 3 {
+		t.Errorf("%d objects have their own label, want 3", found)
+	}
+}
+
 // What Prometheus' own installation asks for is handed on, behind what the chart needs itself.
 func TestServiceMonitor_valuesOfTheUser_areHandedOn(t *testing.T) {
 	const values = `metrics: {secure: true, serviceMonitor: {enabled: true, scrapeTimeout: 5s, authorization: {credentials: {name: prometheus, key: token}},

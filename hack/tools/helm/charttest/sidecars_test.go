@@ -159,6 +159,29 @@ func TestDefinitionsStayWhenTheChartIsRemoved(t *testing.T) {
 	}
 }
 
+// The agent takes the numbers as they are: 65616 would be port 80.
+func TestDefinitions_ports_areBounded(t *testing.T) {
+	var ports int
+	var walk func(path string, s apiextensionsv1.JSONSchemaProps)
+	walk = func(path string, s apiextensionsv1.JSONSchemaProps) {
+		if s.Type == "integer" && strings.Contains(strings.ToLower(path[strings.LastIndex(path, ".")+1:]), "port") {
+			if ports++; s.Minimum == nil || *s.Minimum != 1 || s.Maximum == nil || *s.Maximum != 65535 {
+				t.Errorf("%s is not bounded by 1 and 65535", path)
+			}
+		}
+		for name, property := range s.Properties {
+			walk(path+"."+name, property)
+		}
+		if s.Items != nil && s.Items.Schema != nil {
+			walk(path, *s.Items.Schema)
+		}
+	}
+	walk("", *definitions(t, withSidecars)["proxyprofiles."+apiGroup].Spec.Versions[0].Schema.OpenAPIV3Schema)
+	if ports < 5 {
+		t.Errorf("%d ports were found", ports)
+	}
+}
+
 // The API's comments become descriptions: braces in them are text, which Helm must leave alone.
 func TestDescriptionsAreLeftAlone(t *testing.T) {
 	spec := definitions(t, withSidecars)["proxyprofiles."+apiGroup].Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]

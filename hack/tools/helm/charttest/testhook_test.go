@@ -93,6 +93,12 @@ func TestTheTestsPodIsRestrictedAndNoAgent(t *testing.T) {
 		if len(pod.Name) > 63 {
 			t.Errorf("%s has %d letters", pod.Name, len(pod.Name))
 		}
+		for _, o := range objects {
+			// What has the name before the test is deleted, also if it is not of a test.
+			if named, ok := o.(metav1.Object); ok && !strings.Contains(named.GetName(), "-connectivity-test") {
+				t.Errorf("a %T is named %s", o, named.GetName())
+			}
+		}
 		c := pod.Spec.Containers[0].SecurityContext
 		if !*pod.Spec.SecurityContext.RunAsNonRoot || pod.Spec.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault ||
 			*c.AllowPrivilegeEscalation || !slices.Equal(c.Capabilities.Drop, []corev1.Capability{"ALL"}) {

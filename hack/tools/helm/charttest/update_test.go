@@ -81,11 +81,18 @@ func TestProbes(t *testing.T) {
 }
 
 // The API server refuses both, and says so only when everything else is installed.
-func TestUpdateStrategy_surgeAndUnavailable_isRefused(t *testing.T) {
-	_, err := install(t, "updateStrategy: {rollingUpdate: {maxUnavailable: 1}}")
-	if want := "maxSurge=10% and maxUnavailable=1: the API server wants one of them to be 0"; err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("error %v, want %q in it", err, want)
+func TestUpdateStrategy_surgeAndUnavailable_oneIsZero(t *testing.T) {
+	for in, said := range map[string]string{
+		"maxUnavailable: 1":    "maxSurge=10% and maxUnavailable=1",
+		"maxUnavailable: null": "maxSurge=10% and maxUnavailable=1",
+		"maxSurge: 0":          "maxSurge=0 and maxUnavailable=0",
+	} {
+		want := said + ": the API server wants one of them to be 0, and not both"
+		if _, err := install(t, "updateStrategy: {rollingUpdate: {"+in+"}}"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want %q in it", in, err, want)
+		}
 	}
+	daemonSet(t, "updateStrategy: {rollingUpdate: {maxSurge: null, maxUnavailable: null}}")
 }
 
 // The agents of a fleet restart for a new program only.
