@@ -86,6 +86,32 @@ func (e *environment) expand(text string, room int) (expanded string, fits bool)
 	return out.String(), out.Len() <= room
 }
 
+// expandAll is expand for each text in a value of JSON, which stays a text, whatever a variable of the pod's owner has in it. Names of fields are
+// not expanded. room is what is left, or less than 0 if that was not enough.
+func (e *environment) expandAll(value any, room *int) any {
+	switch v := value.(type) {
+	case string:
+		text, fits := e.expand(v, *room)
+		if *room -= len(text); !fits {
+			*room = -1
+		}
+		return text
+	case []any:
+		out := make([]any, len(v))
+		for i, inner := range v {
+			out[i] = e.expandAll(inner, room)
+		}
+		return out
+	case map[string]any:
+		out := map[string]any{}
+		for name, inner := range v {
+			out[name] = e.expandAll(inner, room)
+		}
+		return out
+	}
+	return value
+}
+
 func (e *environment) resolve(found string) string {
 	if found == "$$" {
 		return "$"

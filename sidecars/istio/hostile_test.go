@@ -1,6 +1,7 @@
 package istio
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -48,6 +49,24 @@ func TestProxy_hostileOwner_isRefusedWithTheReason(t *testing.T) {
 				t.Errorf("an error of %d bytes", len(err.Error()))
 			}
 		})
+	}
+}
+
+// The text that a variable stands for stays text: no field of PROXY_CONFIG begins in it.
+func TestProxy_variableLikeJSON_staysText(t *testing.T) {
+	const hostile = `x","binaryPath":"/bin/sh","y":"`
+	out, err := parsed(t, aMesh, someMap).Proxy(aPod(annotated(keyConfig,
+		`{proxyMetadata: {A: 'x","binaryPath":"/bin/sh","y":"', B: binaryPath}, serviceCluster: $(A), proxyHeaders: {list: [{a: $(A)}], $(B): /bin/sh}, $(B): /bin/sh}`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	env, config := environment(out.Env), map[string]any{}
+	if err := json.Unmarshal([]byte(env.get("PROXY_CONFIG")), &config); err != nil {
+		t.Fatal(err)
+	}
+	inner := cloned(cloned(config["proxyHeaders"])["list"].([]any)[0])
+	if program, isSet := config[binaryPath]; isSet || config["serviceCluster"] != hostile || inner["a"] != hostile {
+		t.Errorf("program %v (%v) in %v", program, isSet, config)
 	}
 }
 

@@ -68,11 +68,15 @@ func (m *Mesh) Proxy(p Pod) (Proxy, error) {
 	if p.Pod.Status.HostIP == "" && strings.Contains(string(raw), "$(HOST_IP)") {
 		return Proxy{}, errors.New("the proxy's configuration names $(HOST_IP), and the pod's status has no hostIP yet")
 	}
-	written, fits := env.expand(string(raw), maxText)
-	if !fits {
+	room := maxText
+	raw, err = json.Marshal(env.expandAll(config, &room))
+	switch {
+	case err != nil:
+		return Proxy{}, fmt.Errorf("write PROXY_CONFIG: %w", err)
+	case room < 0:
 		return Proxy{}, fmt.Errorf("variable PROXY_CONFIG is too long: key mesh with annotation %s has more than %d bytes", keyConfig, maxText)
 	}
-	env.set("PROXY_CONFIG", written)
+	env.set("PROXY_CONFIG", string(raw))
 	out.Env = env
 	return out, env.check()
 }
