@@ -137,7 +137,8 @@ func connect(ctx context.Context, fd int, port int32) (net.Conn, error) {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
 	deadline, _ := ctx.Deadline()
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, int(time.Until(deadline)/time.Millisecond)+1)
+	left := max(0, time.Until(deadline)) // less than 0 is for ever, and a pod may drop what the kernel sends
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, int(left/time.Millisecond)+1)
 	if err == nil && n == 0 {
 		err = context.DeadlineExceeded
 	}

@@ -1,0 +1,63 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The kernel drops what comes to a listener whose queue is full. A connection for which no time is left is not waited for.
+func TestConnect_noTimeLeft_returns(t *testing.T) {
+	listener, port := listenWithoutQueue(t)
+	for range 3 {
+		fd := newSocket(t)
+		if err := unix.Connect(fd, listener); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+			t.Fatal(err)
+		}
+	}
+	over, cancel := context.WithDeadline(t.Context(), time.Now().Add(-10*time.Millisecond))
+	defer cancel()
+	done := make(chan error, 1)
+	fd, err := unix.Dup(newSocket(t)) // connect closes it
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_, err := connect(over, fd, port)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it waits on")
+	}
+}
+
+// listenWithoutQueue listens on the loopback, and accepts nothing.
+func listenWithoutQueue(t *testing.T) (at *unix.SockaddrInet4, port int32) {
+	t.Helper()
+	fd := newSocket(t)
+	err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0))
+	found, errName := unix.Getsockname(fd)
+	if err = errors.Join(err, errName); err != nil {
+		t.Fatal(err)
+	}
+	at = found.(*unix.SockaddrInet4)
+	return at, int32(at.Port)
+}
+
+func newSocket(t *testing.T) int {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return fd
+}
