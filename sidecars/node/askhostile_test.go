@@ -3,11 +3,41 @@ package node
 import (
 	"context"
 	"errors"
+	"net"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// An application that has become the proxy's user may answer for it. What it says stays with it.
+func TestAsk_hostileAnswer_isBoundedAndPrintable(t *testing.T) {
+	for name, c := range map[string]struct{ answer, want string }{
+		"a status with words": {"HTTP/1.1 503 \x1b[2Jall is well\r\n\r\n", "the proxy answers with status 503"},
+		"a long status":       {"HTTP/1.1 503 " + strings.Repeat("x", 8<<20) + "\r\n\r\n", "response headers exceeded"},
+	} {
+		at, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			if conn, err := at.Accept(); err == nil {
+				_, _ = conn.Read(make([]byte, 1024))
+				_, _ = conn.Write([]byte(c.answer))
+				_ = conn.Close()
+			}
+		}()
+		err = ask(t.Context(), http.MethodGet, "http://localhost/", func(ctx context.Context) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "tcp", at.Addr().String())
+		})
+		_ = at.Close()
+		if err == nil || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 200 || strings.Contains(err.Error(), "\x1b") {
+			t.Errorf("%s: %.300q", name, err)
+		}
+	}
+}
 
 // The kernel drops what comes to a listener whose queue is full. A connection for which no time is left is not waited for.
 func TestConnect_noTimeLeft_returns(t *testing.T) {
