@@ -105,6 +105,32 @@ func TestAccept_refusedTogether_triesFewer(t *testing.T) {
 	}
 }
 
+// What the proxy says of files with several pods may be about any of them: no pod's owner reads it.
+func TestAccept_refusedBesideOthers_keepsTheWords(t *testing.T) {
+	t.Parallel()
+	h, _ := newByHand(t, "a")
+	h.template(configTemplate + "{{ if gt (len .Pods) 1 }}{{ range .Pods }}# {{ .NetNS }} refused\n{{ end }}{{ end }}")
+	h.rounds(1)
+	b := h.join("b")[0]
+	h.rounds(1)
+	if s := h.status(b); s.State != v1alpha1.Refused || strings.Contains(s.Message, "ns-a") || !strings.Contains(s.Message, "the agent's log has its words") {
+		t.Errorf("said is %+v", s)
+	}
+	h.wantServed("a")
+}
+
+// A version is refused with the only pod that is served. Who waits for it does not read the words about that pod.
+func TestAccept_versionRefusesTheServedPod_keepsTheWords(t *testing.T) {
+	t.Parallel()
+	h, _ := newByHand(t, "a")
+	h.template(configTemplate + "{{ range .Pods }}# {{ .NetNS }} refused\n{{ end }}")
+	b := h.join("b")[0]
+	h.rounds(1)
+	if s := h.status(b); s.State != v1alpha1.Failed || strings.Contains(s.Message, "ns-a") || !strings.Contains(s.Message, "1 of 1 pods are refused with it") {
+		t.Errorf("said is %+v", s)
+	}
+}
+
 // A network namespace that is gone when the proxy looks for it is nobody's fault, also not of who joins at the same time.
 func TestAccept_namespaceVanishes_dropsThePod(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
 	"istio-pod-network-controller/sidecars"
 )
 
@@ -17,7 +19,11 @@ type trial struct {
 	// refused reports whether the first configuration failed the test. result is what became of the configuration that was put into force, or "".
 	refused bool
 	result  Result
+	// spoke reports whether the proxy has refused files with several pods. Its words may be about any of them: only the log has them.
+	spoke bool
 }
+
+const refusedBeside = "the proxy takes the pod's configuration alone, and not beside other pods: the agent's log has its words"
 
 // accept finds a configuration that the proxy accepts, and leaves it in passed. ok is false if nothing is to be put into force:
 //
@@ -74,7 +80,7 @@ func (t *trial) acceptSome(ctx context.Context, why string) (ok bool, err error)
 	switch {
 	case err != nil:
 		return false, err
-	case t.whole && len(t.suspects) == 1:
+	case t.whole && len(t.pods) == 1 && len(t.suspects) == 1:
 		t.blameProfile(ctx, why, why)
 		return false, nil
 	case t.whole && (why != "" || len(refused) >= len(fine)): // each pod's owner reads this, so no words about another one's are in it
@@ -88,6 +94,10 @@ func (t *trial) acceptSome(ctx context.Context, why string) (ok bool, err error)
 	}
 	t.suspects = fine
 	if left && why != "" {
+		if t.spoke {
+			log.FromContext(ctx).Info("configuration of the shared proxy refused", "reason", refusedBeside, "details", why)
+			why = refusedBeside
+		}
 		t.narrow(ctx, why, firstPause, lastPause)
 	}
 	return left && why == "", nil
@@ -152,6 +162,7 @@ func (t *trial) test(ctx context.Context, members []member) (why string, err err
 	case err != nil:
 		return "", fmt.Errorf("have the shared proxy check its files: %w", err)
 	case !ok:
+		t.spoke = t.spoke || len(members) > 1
 		return sidecars.Words("it refuses the files: " + output), nil
 	}
 	t.passed = rec
