@@ -52,15 +52,17 @@ func (s *sidecarSecrets) Token(ctx context.Context, pod *corev1.Pod, want v1alph
 	if err := s.away(); err != nil {
 		return nil, time.Time{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
+	asked, cancel := context.WithTimeout(ctx, tokenTimeout)
 	defer cancel()
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		Audiences: []string{want.Audience}, ExpirationSeconds: &want.ExpirationSeconds,
 		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
 	}}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Spec.ServiceAccountName}}
-	err = s.client.SubResource("token").Create(ctx, account, request)
-	s.note(err)
+	err = s.client.SubResource("token").Create(asked, account, request)
+	if ctx.Err() == nil { // otherwise the worker's time is over, whether the API server answers or not
+		s.note(err)
+	}
 	if err != nil {
 		return nil, time.Time{}, fmt.Errorf("ask for a token of the ServiceAccount %q: %w", account.Name, err)
 	}

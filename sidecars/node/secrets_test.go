@@ -106,6 +106,21 @@ func TestToken_apiServerAway_isAskedEveryTenSeconds(t *testing.T) {
 	})
 }
 
+// A worker whose own time is over says nothing about the API server: the tokens of other pods do not wait for that.
+func TestToken_callerHasNoTimeLeft_othersAsk(t *testing.T) {
+	api := &tokenAPI{fails: context.DeadlineExceeded}
+	s := &sidecarSecrets{audiences: []string{"a"}, client: api.client()}
+	over, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	if _, _, err := s.Token(over, podWithAccount(), v1alpha1.ServiceAccountToken{Audience: "a"}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v", err)
+	}
+	api.fails = nil
+	if _, _, err := s.Token(t.Context(), podWithAccount(), v1alpha1.ServiceAccountToken{Audience: "a"}); err != nil {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestSecret_missing_saysWhatToDo(t *testing.T) {
 	root := t.TempDir()
 	mounted(t, root, "mesh", map[string]string{"tls.crt": "c", "tls.key": "hunter2"})
