@@ -8,16 +8,32 @@ import (
 	"strings"
 )
 
-// Line is one rule in words, with the kernel's counters. In a nat chain that is the first packet of each connection.
+// Line is one rule in words, with the kernel's counters. In a nat chain that is the first packet of each connection. Without a counter, Packets and
+// Bytes are absent. The names of its fields are stable: `inspect` and `explain` print it.
 type Line struct {
 	Chain string `json:"chain"`
 	// Words is the traffic and what becomes of it, such as "tcp to port 15020 -> direct", or the rule in the language of iptables.
 	Words string `json:"words"`
 	// Why is the rule's comment.
-	Why        string `json:"why,omitempty"`
-	Packets    uint64 `json:"packets"`
-	Bytes      uint64 `json:"bytes"`
-	HasCounter bool   `json:"hasCounter"`
+	Why     string  `json:"why,omitempty"`
+	Packets *uint64 `json:"packets,omitempty"`
+	Bytes   *uint64 `json:"bytes,omitempty"`
+}
+
+// String returns the rule with its comment.
+func (l Line) String() string {
+	if l.Why == "" {
+		return l.Words
+	}
+	return l.Words + "  # " + l.Why
+}
+
+// Counted returns what the kernel has counted, "-" without a counter.
+func (l Line) Counted() (packets, bytes string) {
+	if l.Packets == nil || l.Bytes == nil {
+		return "-", "-"
+	}
+	return strconv.FormatUint(*l.Packets, 10), strconv.FormatUint(*l.Bytes, 10)
 }
 
 // maxLines bounds the lines of one namespace, which its pod may have filled.
@@ -49,7 +65,7 @@ func (r Ruleset) Lines() []Line {
 
 // NativeLine returns a rule in the language of another backend than nftables.
 func NativeLine(chain, rule, comment string, c Counter) Line {
-	return Line{Chain: tidy(chain), Words: tidy(rule), Why: tidy(comment), Packets: c.Packets, Bytes: c.Bytes, HasCounter: true}
+	return Line{Chain: tidy(chain), Words: tidy(rule), Why: tidy(comment), Packets: &c.Packets, Bytes: &c.Bytes}
 }
 
 // asking returns the chain with a hook that a chain belongs to: itself, or the one with a rule that asks it, by Jump or Goto.
@@ -71,10 +87,11 @@ func (h Hook) rank() int {
 }
 
 func (c Chain) line(rule Rule, sets []Set, in Chain) Line {
-	return Line{
-		Chain: tidy(c.Name), Words: tidy(rule.traffic(sets)) + " -> " + rule.Action.words(in), Why: tidy(rule.Comment),
-		Packets: rule.Counter.Packets, Bytes: rule.Counter.Bytes, HasCounter: !rule.Uncounted,
+	out := Line{Chain: tidy(c.Name), Words: tidy(rule.traffic(sets)) + " -> " + rule.Action.words(in), Why: tidy(rule.Comment)}
+	if !rule.Uncounted {
+		out.Packets, out.Bytes = &rule.Counter.Packets, &rule.Counter.Bytes
 	}
+	return out
 }
 
 // traffic returns the packets that the rule matches, in words, in the order of the fields.

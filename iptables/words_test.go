@@ -12,7 +12,7 @@ func TestWordsAreGolden(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var b strings.Builder
 			for _, l := range mustRules(t, spec).Lines() {
-				if !l.HasCounter {
+				if l.Packets == nil {
 					t.Errorf("%s: %s has no counter", l.Chain, l.Words)
 				}
 				fmt.Fprintf(&b, "%s: %s  # %s\n", l.Chain, l.Words, l.Why)
@@ -136,7 +136,7 @@ func TestLines_ruleWithoutACounter_sayNone(t *testing.T) {
 	have := mustRules(t, DefaultSpec())
 	have.Chains[0].Rules[0].Uncounted = true
 	have.Chains = have.Chains[:1]
-	if l := have.Lines()[0]; l.HasCounter {
+	if l := have.Lines()[0]; l.Packets != nil {
 		t.Errorf("%+v", l)
 	}
 }

@@ -90,18 +90,11 @@ type explained struct {
 	AskedBy    string           `json:"askedBy,omitempty"`
 	Summary    []string         `json:"summary,omitempty"`
 	Settings   []intent.Setting `json:"settings,omitempty"`
-	Rules      []explainedRule  `json:"rules,omitempty"`
+	Rules      []iptables.Line  `json:"rules,omitempty"`
 	Proxy      *explainedProxy  `json:"proxy,omitempty"`
 	Notes      []string         `json:"notes,omitempty"`
 	Warnings   []string         `json:"warnings,omitempty"`
 	Error      string           `json:"error,omitempty"`
-}
-
-// explainedRule is a rule in words.
-type explainedRule struct {
-	Chain string `json:"chain"`
-	Words string `json:"words"`
-	Why   string `json:"why,omitempty"`
 }
 
 // explain answers for one object.
@@ -130,14 +123,15 @@ func (o *explainOptions) explain(w workload, from manifests) explained {
 	return out
 }
 
-// explainedRules returns the rules for a Spec. Resolvers that only the runtime knows are no error.
-func explainedRules(spec iptables.Spec) (out []explainedRule, err error) {
+// explainedRules returns the rules for a Spec, which no packet has met. Resolvers that only the runtime knows are no error.
+func explainedRules(spec iptables.Spec) ([]iptables.Line, error) {
 	if spec.DNS == iptables.DNSResolvConf && len(spec.Resolvers) == 0 {
 		spec.DNS = iptables.DNSOff
 	}
 	rules, err := iptables.Rules(spec)
-	for _, l := range rules.Lines() {
-		out = append(out, explainedRule{Chain: l.Chain, Words: l.Words, Why: l.Why})
+	out := rules.Lines()
+	for i := range out {
+		out[i].Packets, out[i].Bytes = nil, nil
 	}
 	return out, err
 }

@@ -8,7 +8,6 @@ import (
 
 	"istio-pod-network-controller/internal/cmdline"
 	"istio-pod-network-controller/internal/printable"
-	"istio-pod-network-controller/iptables"
 )
 
 // explanations is what machines read. Field names are stable.
@@ -58,11 +57,7 @@ func (e explained) print(w io.Writer) error {
 		}
 		b.WriteByte('\n')
 	}
-	lines := make([]iptables.Line, len(e.Rules))
-	for i, r := range e.Rules {
-		lines[i] = iptables.Line{Chain: r.Chain, Words: r.Words, Why: r.Why}
-	}
-	if err := cmdline.PrintLines(&b, lines, false); err != nil {
+	if err := cmdline.PrintLines(&b, e.Rules, false); err != nil {
 		return err
 	}
 	_, err := io.WriteString(w, printable.Lines(b.String()))

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/iptables"
 )
 
 // Document is everything about one pod at one time. The names of its fields are stable.
@@ -73,20 +74,11 @@ type Programmed struct {
 	// Absent says why there is no sandbox to look at.
 	Absent string `json:"absent,omitempty"`
 	// Rules are in the order in which packets meet them. Backend says what wrote them; empty if there are none.
-	Backend    string `json:"backend,omitempty"`
-	Rules      []Rule `json:"rules"`
-	LastRepair Repair `json:"lastRepair,omitzero"`
+	Backend    string          `json:"backend,omitempty"`
+	Rules      []iptables.Line `json:"rules"`
+	LastRepair Repair          `json:"lastRepair,omitzero"`
 	// Unheard are the proxy's ports to which the rules lead and on which nobody listens: connections are refused.
 	Unheard []uint16 `json:"unheard,omitempty"`
-}
-
-// Rule is one rule in words. Without a counter, Packets and Bytes are absent.
-type Rule struct {
-	Chain   string  `json:"chain"`
-	Words   string  `json:"words"`
-	Why     string  `json:"why,omitempty"`
-	Packets *uint64 `json:"packets,omitempty"`
-	Bytes   *uint64 `json:"bytes,omitempty"`
 }
 
 // Repair is the last repair of rules that another process had changed.

@@ -107,7 +107,8 @@ func (p *printer) programmed(s Programmed) {
 			hidden++
 			continue
 		}
-		p.line("  %s\t%s\t%s\t%s", r.Chain, count(r.Packets), count(r.Bytes), r.words())
+		packets, bytes := r.Counted()
+		p.line("  %s\t%s\t%s\t%s", r.Chain, packets, bytes, r.String())
 	}
 	if hidden > 0 {
 		p.line("")
@@ -210,20 +211,6 @@ func (r Reported) words() string {
 		return "nothing"
 	}
 	return cmp.Or(r.Status, "no status") + ", condition " + cmp.Or(r.Condition, "not set") + " (" + r.Reason + "): " + r.Message
-}
-
-func (r Rule) words() string {
-	if r.Why == "" {
-		return r.Words
-	}
-	return r.Words + "  # " + r.Why
-}
-
-func count(n *uint64) string {
-	if n == nil {
-		return "-"
-	}
-	return strconv.FormatUint(*n, 10)
 }
 
 func short(value string) string {

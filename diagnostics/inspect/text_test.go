@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/iptables"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -29,7 +30,7 @@ func inOrder() Document {
 			Settings: []intent.Setting{{Name: "envoy-port", Value: "15001", Source: "default"}, {Name: "exclude-interfaces", Value: "", Source: "default"}, {Name: "exclude-inbound-ports", Value: "", Source: "annotation of the pod: traffic.sidecar.istio.io/excludeInboundPorts"}},
 		},
 		Reported: Reported{Status: "initialized", Condition: "True", Reason: "Initialized", Message: "traffic is redirected"},
-		Programmed: Programmed{Sandbox: "s1", Backend: "nftables", Rules: []Rule{
+		Programmed: Programmed{Sandbox: "s1", Backend: "nftables", Rules: []iptables.Line{
 			{Chain: "outbound", Words: "tcp to any port -> proxy, 15001", Why: "to the proxy", Packets: new(uint64(12)), Bytes: new(uint64(720))},
 			{Chain: "outbound", Words: "to 127.0.0.1 -> direct"},
 			{Chain: "inbound", Words: "tcp to port 15008 -> direct", Packets: new(uint64(0)), Bytes: new(uint64(0))},

@@ -1,6 +1,8 @@
 package inspectserver
 
 import (
+	"slices"
+
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/intent"
@@ -11,17 +13,10 @@ import (
 const maxShownRules = 500
 
 // shownRules returns rules for a document. Their text is bounded and printable where they are read.
-func shownRules(lines []iptables.Line) []inspect.Rule {
-	out := []inspect.Rule{}
-	for _, l := range lines {
-		if len(out) == maxShownRules {
-			return append(out, inspect.Rule{Chain: l.Chain, Words: "more rules than are shown"})
-		}
-		r := inspect.Rule{Chain: l.Chain, Words: l.Words, Why: l.Why}
-		if l.HasCounter {
-			r.Packets, r.Bytes = &l.Packets, &l.Bytes
-		}
-		out = append(out, r)
+func shownRules(lines []iptables.Line) []iptables.Line {
+	out := slices.Concat([]iptables.Line{}, lines[:min(len(lines), maxShownRules)]) // no null for machines
+	if len(lines) > maxShownRules {
+		out = append(out, iptables.Line{Chain: lines[maxShownRules].Chain, Words: "more rules than are shown"})
 	}
 	return out
 }

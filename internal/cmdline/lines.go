@@ -21,23 +21,13 @@ func PrintLines(w io.Writer, lines []iptables.Line, counters bool) error {
 			}
 		}
 		if counters {
-			fmt.Fprintf(&b, "%10s %12s", counted(l, l.Packets), counted(l, l.Bytes))
+			packets, bytes := l.Counted()
+			fmt.Fprintf(&b, "%10s %12s", packets, bytes)
 		}
-		fmt.Fprintf(&b, "  %s", l.Words)
-		if l.Why != "" {
-			fmt.Fprintf(&b, "  # %s", l.Why)
-		}
-		b.WriteByte('\n')
+		fmt.Fprintf(&b, "  %s\n", l)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-func counted(l iptables.Line, n uint64) string {
-	if !l.HasCounter {
-		return "-"
-	}
-	return fmt.Sprint(n)
 }
 
 func titleOf(chain string) string {
