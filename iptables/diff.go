@@ -1,26 +1,17 @@
 package iptables
 
-import (
-	"slices"
-	"strings"
-)
+import "strings"
 
-// Diff compares the addresses and routes of two Rulesets. Loopback addresses that only have contains are no drift: they may be somebody else's.
+// Diff compares the address and the routes of two Rulesets. An address that only have contains is no drift: it may be somebody else's.
 func Diff(want, have Ruleset) (d Drift) {
-	for _, p := range want.Loopback {
-		if !slices.Contains(have.Loopback, p) {
-			d = append(d, Difference{KindAddress, "- address " + p.String() + " on lo"})
-		}
+	if want.Loopback && !have.Loopback {
+		d = append(d, Difference{KindAddress, "- address " + LoopbackAddr().String() + " on lo"})
 	}
-	for _, p := range want.Routing {
-		if !slices.Contains(have.Routing, p) {
-			d = append(d, Difference{KindRoute, "- " + p.String()})
-		}
-	}
-	for _, p := range have.Routing {
-		if !slices.Contains(want.Routing, p) {
-			d = append(d, Difference{KindRoute, "+ " + p.String()})
-		}
+	switch {
+	case want.Routing && !have.Routing:
+		d = append(d, Difference{KindRoute, "- " + routeCommands})
+	case have.Routing && !want.Routing:
+		d = append(d, Difference{KindRoute, "+ " + routeCommands})
 	}
 	return d
 }

@@ -20,12 +20,7 @@ type TextOptions struct {
 // part of that language; they are in comments.
 func (r Ruleset) NftText(o TextOptions) string {
 	var b strings.Builder
-	for _, p := range r.Loopback {
-		fmt.Fprintf(&b, "# ip address replace %s dev lo\n", p)
-	}
-	for _, p := range r.Routing {
-		fmt.Fprintf(&b, "# %s\n", p)
-	}
+	b.WriteString(r.Comments())
 	if o.Replace {
 		fmt.Fprintf(&b, "table inet %[1]s\ndelete table inet %[1]s\n", r.table())
 	}
@@ -45,6 +40,17 @@ func (r Ruleset) NftText(o TextOptions) string {
 	}
 	b.WriteString("}\n")
 	return b.String()
+}
+
+// Comments returns the commands that make the address and the routes, as comments of nft's and iptables' languages, of which they are no part.
+func (r Ruleset) Comments() (text string) {
+	if r.Loopback {
+		text = fmt.Sprintf("# ip address replace %s dev lo\n", LoopbackAddr())
+	}
+	if r.Routing {
+		text += "# " + routeCommands + "\n"
+	}
+	return text
 }
 
 // table returns the name of the table.
@@ -207,10 +213,8 @@ func (a Action) text(family string) string {
 	return fmt.Sprintf("verb-%d", a.Verb)
 }
 
-// String returns the commands that make the route, for each family.
-func (p PolicyRoute) String() string {
-	return fmt.Sprintf("ip rule add fwmark %d lookup %d; ip route replace local default dev lo table %d (and for -6)", p.Mark, p.Table, p.Table)
-}
+// routeCommands make the rule and the route of each family.
+var routeCommands = fmt.Sprintf("ip rule add fwmark %d lookup %d; ip route replace local default dev lo table %[2]d (and for -6)", RouteMark, RouteTable)
 
 // View is a Ruleset for machines to read: the content of NftText in fields. Field names are stable.
 type View struct {
@@ -247,11 +251,11 @@ type RuleView struct {
 // View returns the Ruleset for machines to read.
 func (r Ruleset) View() View {
 	v := View{Table: r.table(), Sets: []SetView{}, Chains: []ChainView{}}
-	for _, p := range r.Loopback {
-		v.Loopback = append(v.Loopback, p.String())
+	if r.Loopback {
+		v.Loopback = []string{LoopbackAddr().String()}
 	}
-	for _, p := range r.Routing {
-		v.Routing = append(v.Routing, p.String())
+	if r.Routing {
+		v.Routing = []string{routeCommands}
 	}
 	for _, s := range r.Sets {
 		v.Sets = append(v.Sets, SetView{Name: s.Name, Elements: s.elements()})

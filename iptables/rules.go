@@ -63,21 +63,15 @@ func Rules(spec Spec) (Ruleset, error) {
 	chains := append(outbound(spec, d), inbound(spec, d)...)
 	chains = slices.Concat(chains, divert(spec, d, chains), zones(spec))
 	slices.SortFunc(*d, func(a, b Set) int { return cmp.Compare(a.Name, b.Name) })
-	out := Ruleset{Sets: *d, Chains: chains, Loopback: LoopbackAddrs()}
-	if spec.divertsInbound() {
-		out.Routing = PolicyRoutes()
-	}
+	out := Ruleset{Sets: *d, Chains: chains, Loopback: true, Routing: spec.divertsInbound()}
 	if spec.DirectIPv6 {
 		out = withoutIPv6(out)
 	}
 	return out, nil
 }
 
-// LoopbackAddrs returns all addresses that any Ruleset may add to lo.
-func LoopbackAddrs() []netip.Prefix { return passthrough()[1:] }
-
-// PolicyRoutes returns all policy routes that any Ruleset may add.
-func PolicyRoutes() []PolicyRoute { return []PolicyRoute{{Mark: markDiverted, Table: routeTable}} }
+// LoopbackAddr returns the address that a Ruleset may add to lo: IPv4's is there.
+func LoopbackAddr() netip.Prefix { return passthrough()[1] }
 
 // ChainNames returns the names of all chains that any Ruleset may have, in the order of Rules.
 func ChainNames() []string {

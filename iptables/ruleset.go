@@ -14,17 +14,11 @@ type Ruleset struct {
 	Table  string
 	Sets   []Set
 	Chains []Chain
-	// Loopback are addresses to be added to lo, if the namespace has IPv6.
-	Loopback []netip.Prefix
-	// Routing delivers packets with a mark to the namespace itself.
-	Routing []PolicyRoute
-}
-
-// PolicyRoute sends packets with a mark through a routing table of their own, whose only route delivers everything locally. It
-// exists once for each family.
-type PolicyRoute struct {
-	Mark  uint32
-	Table int
+	// Loopback has LoopbackAddr added to lo, if the namespace has IPv6.
+	Loopback bool
+	// Routing sends packets with RouteMark through RouteTable, whose only route delivers everything to the namespace itself: a rule and a route
+	// for each family.
+	Routing bool
 }
 
 // Set is a named set of ports, of ranges of ports, or of prefixes of one family. It is canonical: sorted, without duplicates and overlaps.

@@ -7,7 +7,10 @@ import "slices"
 const (
 	markDiverted = 1337 // delivered to the proxy; the proxy also sets it on what it sends with a client's address as source
 	markSelf     = 1338 // the proxy reaching its own pod
-	routeTable   = 15006
+
+	// RouteMark and RouteTable are Routing's.
+	RouteMark  = markDiverted
+	RouteTable = 15006
 )
 
 // commentInName is the comment of the rules for what the proxy sends to the application with a client's address as its source.

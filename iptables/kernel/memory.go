@@ -102,7 +102,7 @@ func (m *memory) unchanged(ns *netns.NS, id podnet.Identity, now verification, w
 		return last, false, nil
 	}
 	compare := routing.Drift
-	if len(want.Routing) == 0 && now.at.Sub(last.routes) < routesAge {
+	if !want.Routing && now.at.Sub(last.routes) < routesAge {
 		compare, now.routes = routing.AddressDrift, last.routes
 	}
 	if drift, err := compare(ns, want); err != nil || len(drift) > 0 {

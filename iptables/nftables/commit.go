@@ -109,9 +109,8 @@ func refill(ctx context.Context, ns *netns.NS, old outline, want iptables.Rulese
 
 // stages splits the chains: first come the chains that capture inbound connections in want's mode (TPROXY's, or nat's), then the rest.
 func stages(want iptables.Ruleset) (first, second []iptables.Chain) {
-	tproxy := len(want.Routing) > 0
 	for _, c := range want.Chains {
-		if (c.Type != iptables.NAT) == tproxy {
+		if (c.Type != iptables.NAT) == want.Routing {
 			first = append(first, c)
 		} else {
 			second = append(second, c)

@@ -41,7 +41,7 @@ func TestTransaction_sameRules_isEncodedOnce(t *testing.T) {
 		if err := replace(t.Context(), ns, i > 0, fresh); err != nil {
 			t.Fatal(err)
 		}
-		r.Loopback = nil // no transaction makes an address
+		r.Loopback = false // no transaction makes an address
 		mustHold(t, ns, r)
 	}
 	for port := range uint16(2 * maxRecorded) {

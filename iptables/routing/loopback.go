@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,8 +23,9 @@ const skipStats = 1 << 3
 type namespace struct {
 	conn   *rawnetlink.Conn
 	end    time.Time
-	up     bool           // lo is up
-	addrs  []netip.Prefix // addresses that may be ours, and ::1
+	up     bool // lo is up
+	ours   bool // lo has iptables.LoopbackAddr
+	ipv6   bool // lo has ::1
 	policy []policyState
 }
 
@@ -39,11 +39,10 @@ func (n *namespace) read() error {
 
 // readAddresses asks for each address separately: a pod may have added any number.
 func (n *namespace) readAddresses() error {
-	asked := append(slices.Clone(iptables.LoopbackAddrs()), netip.PrefixFrom(netip.IPv6Loopback(), 128))
 	link := rawnetlink.Request{
 		Kind: unix.RTM_GETLINK, Header: linkHeader(0), Attributes: [][]byte{rawnetlink.Number(unix.IFLA_EXT_MASK, skipStats)},
 	}
-	answers, err := n.conn.Ask(n.end, append([]rawnetlink.Request{link}, addressRequests(asked)...)...)
+	answers, err := n.conn.Ask(n.end, link, addressRequest(iptables.LoopbackAddr().Addr()), addressRequest(netip.IPv6Loopback()))
 	if err != nil {
 		return err
 	}
@@ -51,30 +50,20 @@ func (n *namespace) readAddresses() error {
 		return fmt.Errorf("find lo: %w", answers[0].Err)
 	}
 	n.up = len(answers[0].Body) >= unix.SizeofIfInfomsg && binary.NativeEndian.Uint32(answers[0].Body[8:])&unix.IFF_UP != 0
-	n.addrs = nil
-	for i, a := range answers[1:] {
-		if isOnLo(a) {
-			n.addrs = append(n.addrs, asked[i])
-		}
-	}
+	n.ours, n.ipv6 = isOnLo(answers[1]), isOnLo(answers[2])
 	return nil
 }
 
-// hasAddresses reports whether lo has all addresses of want. It is cheaper than readAddresses, since the kernel's answer about a link is
-// long. Where lo goes down, it loses its addresses.
-func (n *namespace) hasAddresses(want []netip.Prefix) (bool, error) {
-	answers, err := n.conn.Ask(n.end, addressRequests(want)...)
-	return err == nil && !slices.ContainsFunc(answers, func(a rawnetlink.Answer) bool { return !isOnLo(a) }), err
+// hasAddress reports whether lo has our address. It is cheaper than readAddresses, since the kernel's answer about a link is long. Where lo goes down, it
+// loses its addresses.
+func (n *namespace) hasAddress() (bool, error) {
+	answers, err := n.conn.Ask(n.end, addressRequest(iptables.LoopbackAddr().Addr()))
+	return err == nil && isOnLo(answers[0]), err
 }
 
-// addressRequests ask for one address each.
-func addressRequests(asked []netip.Prefix) (requests []rawnetlink.Request) {
-	for _, p := range asked {
-		requests = append(requests, rawnetlink.Request{
-			Kind: unix.RTM_GETADDR, Header: addrHeader(0, p.Addr(), 0), Attributes: [][]byte{rawnetlink.Bytes(unix.IFA_ADDRESS, p.Addr().AsSlice())},
-		})
-	}
-	return requests
+// addressRequest asks for one address.
+func addressRequest(a netip.Addr) rawnetlink.Request {
+	return rawnetlink.Request{Kind: unix.RTM_GETADDR, Header: addrHeader(0, 0), Attributes: [][]byte{rawnetlink.Bytes(unix.IFA_ADDRESS, a.AsSlice())}}
 }
 
 // isOnLo reports whether the kernel answers with an address of lo. Without an answer, whatever the error, it has no such address, or no
@@ -107,63 +96,50 @@ func (n *namespace) change(r rawnetlink.Request) error {
 
 // hasIPv6 reports whether IPv6 is on for lo: then the kernel has put ::1 there. While lo is down this is unknown, and counts as on.
 func (n *namespace) hasIPv6() bool {
-	return !n.up || slices.Contains(n.addrs, netip.PrefixFrom(netip.IPv6Loopback(), 128))
+	return !n.up || n.ipv6
 }
 
-// addressesInPlace returns the addresses of want that lo has, or cannot have: without IPv6, and while it is down. The CNI plugin loopback sets
-// it down when a sandbox ends, and nothing is to be repaired then.
-func (n *namespace) addressesInPlace(want []netip.Prefix) (found []netip.Prefix) {
-	for _, p := range want {
-		if slices.Contains(n.addrs, p) || !n.up || !n.hasIPv6() {
-			found = append(found, p)
-		}
+// inPlace reports whether lo has our address, or cannot have it: without IPv6, and while it is down. The CNI plugin loopback sets it down when a
+// sandbox ends, and nothing is to be repaired then.
+func (n *namespace) inPlace() bool { return n.ours || !n.up || !n.ipv6 }
+
+// addLoopback adds our address if lo lacks it. Without IPv6 on lo it adds none: nothing could use it.
+func (n *namespace) addLoopback() error {
+	if n.inPlace() {
+		return nil
 	}
-	return found
-}
-
-// addLoopback adds the addresses that lo lacks. Without IPv6 on lo it adds none: nothing could use them.
-func (n *namespace) addLoopback(want []netip.Prefix) error {
-	inPlace := n.addressesInPlace(want)
-	for _, p := range want {
-		if slices.Contains(inPlace, p) {
-			continue
-		}
-		// NODAD: usable at once. No other host can have an address of lo.
-		err := n.change(addrRequest(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, p, unix.IFA_F_NODAD))
-		if err != nil && !errors.Is(err, unix.EEXIST) { // added meanwhile by another program
-			return fmt.Errorf("add address %s to lo: %w", p, err)
-		}
+	// NODAD: usable at once. No other host can have an address of lo.
+	err := n.change(ourAddress(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, unix.IFA_F_NODAD))
+	if err != nil && !errors.Is(err, unix.EEXIST) { // added meanwhile by another program
+		return fmt.Errorf("add address %s to lo: %w", iptables.LoopbackAddr(), err)
 	}
 	return nil
 }
 
-// removeLoopback removes addresses from lo, and reports whether there was any. An absent address is success.
-func (n *namespace) removeLoopback(addrs []netip.Prefix) (removed bool, err error) {
-	for _, p := range addrs {
-		switch err := n.change(addrRequest(unix.RTM_DELADDR, 0, p, 0)); {
-		case err == nil:
-			removed = true
-		case !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.EOPNOTSUPP):
-			return removed, fmt.Errorf("remove address %s from lo: %w", p, err)
-		}
+// removeLoopback removes our address from lo, and reports whether it was there. An absent address is success.
+func (n *namespace) removeLoopback() (removed bool, err error) {
+	err = n.change(ourAddress(unix.RTM_DELADDR, 0, 0))
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EOPNOTSUPP):
+		return false, nil
 	}
-	return removed, nil
+	return false, fmt.Errorf("remove address %s from lo: %w", iptables.LoopbackAddr(), err)
 }
 
-func addrRequest(kind, flags uint16, p netip.Prefix, addrFlags byte) rawnetlink.Request {
+// ourAddress is a request to change our address.
+func ourAddress(kind, flags uint16, addrFlags byte) rawnetlink.Request {
+	p := iptables.LoopbackAddr()
 	return rawnetlink.Request{
-		Kind: kind, Flags: flags, Header: addrHeader(byte(p.Bits()), p.Addr(), addrFlags),
+		Kind: kind, Flags: flags, Header: addrHeader(byte(p.Bits()), addrFlags),
 		Attributes: [][]byte{rawnetlink.Bytes(unix.IFA_LOCAL, p.Addr().AsSlice()), rawnetlink.Bytes(unix.IFA_ADDRESS, p.Addr().AsSlice())},
 	}
 }
 
-// addrHeader is a struct ifaddrmsg.
-func addrHeader(bits byte, a netip.Addr, flags byte) []byte {
-	family := byte(unix.AF_INET6)
-	if a.Is4() {
-		family = unix.AF_INET
-	}
-	return binary.NativeEndian.AppendUint32([]byte{family, bits, flags, 0}, loIndex)
+// addrHeader is a struct ifaddrmsg for an address of IPv6 on lo.
+func addrHeader(bits, flags byte) []byte {
+	return binary.NativeEndian.AppendUint32([]byte{unix.AF_INET6, bits, flags, 0}, loIndex)
 }
 
 // linkHeader is a struct ifinfomsg for lo, with flags to set.

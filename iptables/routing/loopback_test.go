@@ -24,12 +24,12 @@ func TestLoopback_addressesComeAndGo(t *testing.T) {
 	ns := kerneltest.New(t)
 	wantRead(t, ns, "before", iptables.Ruleset{})
 	for range 2 {
-		open(t, ns, func(n *namespace) error { return n.addLoopback(iptables.LoopbackAddrs()) })
+		open(t, ns, func(n *namespace) error { return n.addLoopback() })
 		wantRead(t, ns, "added", redirect())
 	}
 	for i, was := range []bool{true, false} {
 		open(t, ns, func(n *namespace) error {
-			removed, err := n.removeLoopback(iptables.LoopbackAddrs())
+			removed, err := n.removeLoopback()
 			if removed != was {
 				t.Errorf("time %d: removed %v", i, removed)
 			}
@@ -80,13 +80,13 @@ func TestChange_anotherProgramIsFaster_isDone(t *testing.T) {
 	ns := kerneltest.New(t)
 	open(t, ns, func(n *namespace) error {
 		kerneltest.Shell(t, ns, "ip addr add ::6/128 dev lo", "")
-		return n.addLoopback(iptables.LoopbackAddrs())
+		return n.addLoopback()
 	})
 	change(t, ns, tproxy())
 	open(t, ns, func(n *namespace) error {
 		kerneltest.Shell(t, ns, "ip rule del pref 1000; ip -6 rule del pref 1000; ip route flush table 15006; ip -6 route flush table 15006", "")
 		n.end = time.Now().Add(limit) // programs may take longer than all of a change may
-		return n.removeOthers(nil)
+		return n.removePolicy()
 	})
 	wantRead(t, ns, "removed by others", redirect())
 }

@@ -25,9 +25,8 @@ const (
 	exclusive = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 )
 
-// policyState is a policy route in one family, with all rules that lead to its table, and all routes in it.
+// policyState is what one family has of our policy route: all rules that lead to its table, and all routes in it.
 type policyState struct {
-	iptables.PolicyRoute
 	family        byte
 	rules, routes []found
 	// unread reports whether the table has more routes than were read.
@@ -50,7 +49,7 @@ var errUnfinished = fmt.Errorf("it had more than %d routes that are not ours, an
 func unfinished(policy []policyState) error {
 	for _, h := range policy {
 		if h.unread {
-			return h.wrap(fmt.Errorf("clean table %d: %w", h.Table, errUnfinished))
+			return h.wrap(fmt.Errorf("clean table %d: %w", iptables.RouteTable, errUnfinished))
 		}
 	}
 	return nil
@@ -66,25 +65,23 @@ func (h policyState) wrap(err error) error {
 	return fmt.Errorf("policy route of %s: %w", map[byte]string{unix.AF_INET: "IPv4", unix.AF_INET6: "IPv6"}[h.family], err)
 }
 
-// readPolicy reads the rules and routes of each policy route that may be ours.
+// readPolicy reads the rules and routes that may be ours.
 func (n *namespace) readPolicy() (err error) {
 	n.policy = nil
 	families := []byte{unix.AF_INET}
 	if n.hasIPv6() {
 		families = append(families, unix.AF_INET6)
 	}
-	for _, p := range iptables.PolicyRoutes() {
-		for _, family := range families {
-			h := policyState{PolicyRoute: p, family: family}
-			if h.rules, err = n.readRules(h); err != nil {
-				return h.wrap(fmt.Errorf("list rules: %w", err))
-			}
-			if h.routes, h.unread, err = n.list(unix.RTM_GETROUTE, h, [][]byte{h.table()}, h.route); err != nil {
-				return h.wrap(fmt.Errorf("list routes: %w", err))
-			}
-			h.unread = h.unread && len(h.routes) > 1 // kernels before 4.20 also return routes of other tables
-			n.policy = append(n.policy, h)
+	for _, family := range families {
+		h := policyState{family: family}
+		if h.rules, err = n.readRules(h); err != nil {
+			return h.wrap(fmt.Errorf("list rules: %w", err))
 		}
+		if h.routes, h.unread, err = n.list(unix.RTM_GETROUTE, h, [][]byte{table()}, h.route); err != nil {
+			return h.wrap(fmt.Errorf("list routes: %w", err))
+		}
+		h.unread = h.unread && len(h.routes) > 1 // kernels before 4.20 also return routes of other tables
+		n.policy = append(n.policy, h)
 	}
 	return nil
 }
@@ -128,7 +125,7 @@ func (n *namespace) list(
 			read++
 			unread = read > maxRead
 			if !unread && len(body) >= headerSize && body[0] == h.family {
-				if a := rawnetlink.Attributes(body[headerSize:]); number(a[unix.RTA_TABLE]) == h.number() {
+				if a := rawnetlink.Attributes(body[headerSize:]); number(a[unix.RTA_TABLE]) == iptables.RouteTable {
 					out = append(out, take(body[:headerSize], a))
 				}
 			}
@@ -146,24 +143,22 @@ func (h policyState) header(protocol, scope, kind byte) []byte {
 	return []byte{h.family, 0, 0, 0, 0, protocol, scope, kind, 0, 0, 0, 0}
 }
 
-// number returns the number of the table. It is an attribute of rules and routes, under the same kind.
-func (h policyState) number() uint32 { return uint32(h.Table) }
-
-func (h policyState) table() []byte { return rawnetlink.Number(unix.RTA_TABLE, h.number()) }
+// table is the attribute of rules and routes, of the same kind, that names our table.
+func table() []byte { return rawnetlink.Number(unix.RTA_TABLE, iptables.RouteTable) }
 
 // rule reads a rule that leads to our table.
 func (h policyState) rule(header []byte, attributes map[uint16][]byte) found {
 	plain := header[1]|header[2]|header[3] == 0 && header[7] == unix.FR_ACT_TO_TBL && binary.NativeEndian.Uint32(header[8:])&invert == 0
 	return found{exact: plain && h.exactRule(attributes), remove: rawnetlink.Request{
 		Kind: unix.RTM_DELRULE, Header: h.header(0, 0, 0),
-		Attributes: [][]byte{h.table(), rawnetlink.Number(unix.FRA_PRIORITY, number(attributes[unix.FRA_PRIORITY]))},
+		Attributes: [][]byte{table(), rawnetlink.Number(unix.FRA_PRIORITY, number(attributes[unix.FRA_PRIORITY]))},
 	}}
 }
 
 // exactRule compares all attributes of a rule. An attribute that we do not write restricts the rule.
 func (h policyState) exactRule(attributes map[uint16][]byte) bool {
 	want := map[uint16]uint32{
-		unix.FRA_TABLE: h.number(), unix.FRA_FWMARK: h.Mark, unix.FRA_FWMASK: 1<<32 - 1, unix.FRA_PRIORITY: rulePriority,
+		unix.FRA_TABLE: iptables.RouteTable, unix.FRA_FWMARK: iptables.RouteMark, unix.FRA_FWMASK: 1<<32 - 1, unix.FRA_PRIORITY: rulePriority,
 		unix.FRA_SUPPRESS_PREFIXLEN: 1<<32 - 1, // none
 	}
 	for kind := range attributes {
@@ -183,7 +178,7 @@ func (h policyState) exactRule(attributes map[uint16][]byte) bool {
 func (h policyState) route(header []byte, attributes map[uint16][]byte) found {
 	remove := h.header(0, unix.RT_SCOPE_NOWHERE, 0)
 	remove[1], remove[3] = header[1], header[3]
-	f := found{remove: rawnetlink.Request{Kind: unix.RTM_DELROUTE, Header: remove, Attributes: [][]byte{h.table()}}}
+	f := found{remove: rawnetlink.Request{Kind: unix.RTM_DELROUTE, Header: remove, Attributes: [][]byte{table()}}}
 	if dst := attributes[unix.RTA_DST]; len(dst) > 0 {
 		f.remove.Attributes = append(f.remove.Attributes, rawnetlink.Bytes(unix.RTA_DST, dst))
 	}
@@ -202,27 +197,21 @@ func number(attribute []byte) uint32 {
 	return binary.NativeEndian.Uint32(attribute)
 }
 
-// completeRoutes returns the policy routes that are complete in each family of the namespace.
-func (n *namespace) completeRoutes() []iptables.PolicyRoute {
-	return slices.DeleteFunc(iptables.PolicyRoutes(), func(p iptables.PolicyRoute) bool {
-		return slices.ContainsFunc(n.policy, func(h policyState) bool { return h.PolicyRoute == p && !h.complete() })
-	})
+// routed reports whether rule and route are complete in each family of the namespace.
+func (n *namespace) routed() bool {
+	return !slices.ContainsFunc(n.policy, func(h policyState) bool { return !h.complete() })
 }
 
-// otherRoutes returns the rules and routes of all policy routes but keep.
-func (n *namespace) otherRoutes(keep []iptables.PolicyRoute) []policyState {
-	return slices.DeleteFunc(slices.Clone(n.policy), func(h policyState) bool {
-		return slices.Contains(keep, h.PolicyRoute) || len(h.rules)+len(h.routes) == 0
-	})
+// hasPolicy reports whether any family has a rule or a route that may be ours.
+func (n *namespace) hasPolicy() bool {
+	return slices.ContainsFunc(n.policy, func(h policyState) bool { return len(h.rules)+len(h.routes) > 0 })
 }
 
-// addPolicy completes the routes of want.
-func (n *namespace) addPolicy(want []iptables.PolicyRoute) error {
+// addPolicy completes rule and route in each family.
+func (n *namespace) addPolicy() error {
 	for _, h := range n.policy {
-		if slices.Contains(want, h.PolicyRoute) {
-			if err := n.complete(h); err != nil {
-				return h.wrap(err)
-			}
+		if err := n.complete(h); err != nil {
+			return h.wrap(err)
 		}
 	}
 	return nil
@@ -231,7 +220,7 @@ func (n *namespace) addPolicy(want []iptables.PolicyRoute) error {
 // ourRule is a request about our rule.
 func (h policyState) ourRule(kind, flags uint16) rawnetlink.Request {
 	return rawnetlink.Request{Kind: kind, Flags: flags, Header: h.header(0, 0, unix.FR_ACT_TO_TBL), Attributes: [][]byte{
-		h.table(), rawnetlink.Number(unix.FRA_FWMARK, h.Mark), rawnetlink.Number(unix.FRA_FWMASK, 1<<32-1), rawnetlink.Number(unix.FRA_PRIORITY, rulePriority),
+		table(), rawnetlink.Number(unix.FRA_FWMARK, iptables.RouteMark), rawnetlink.Number(unix.FRA_FWMASK, 1<<32-1), rawnetlink.Number(unix.FRA_PRIORITY, rulePriority),
 	}}
 }
 
@@ -240,13 +229,13 @@ func (n *namespace) complete(h policyState) error {
 	scope := map[byte]byte{unix.AF_INET: unix.RT_SCOPE_HOST}[h.family]
 	route := rawnetlink.Request{
 		Kind: unix.RTM_NEWROUTE, Flags: exclusive, Header: h.header(unix.RTPROT_BOOT, scope, unix.RTN_LOCAL),
-		Attributes: [][]byte{h.table(), rawnetlink.Number(unix.RTA_OIF, loIndex)},
+		Attributes: [][]byte{table(), rawnetlink.Number(unix.RTA_OIF, loIndex)},
 	}
 	if err := n.replace(h.routes, route); err != nil {
-		return fmt.Errorf("write route of table %d: %w", h.Table, err)
+		return fmt.Errorf("write route of table %d: %w", iptables.RouteTable, err)
 	}
 	if err := n.replace(h.rules, h.ourRule(unix.RTM_NEWRULE, exclusive)); err != nil {
-		return fmt.Errorf("write rule for mark %d: %w", h.Mark, err)
+		return fmt.Errorf("write rule for mark %d: %w", iptables.RouteMark, err)
 	}
 	return nil
 }
@@ -265,9 +254,9 @@ func (n *namespace) replace(have []found, want rawnetlink.Request) error {
 	return nil
 }
 
-// removeOthers removes the rules and routes of all policy routes but keep; absent is success.
-func (n *namespace) removeOthers(keep []iptables.PolicyRoute) error {
-	for _, h := range n.otherRoutes(keep) {
+// removePolicy removes all rules and routes that may be ours; absent is success.
+func (n *namespace) removePolicy() error {
+	for _, h := range n.policy {
 		if err := errors.Join(n.remove(h.rules), n.remove(h.routes)); err != nil {
 			return h.wrap(err)
 		}

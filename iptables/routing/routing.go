@@ -24,7 +24,7 @@ const limit = 2 * time.Second
 // Read returns the addresses and policy routes in the namespace that may be ours.
 func Read(ns *netns.NS) (have iptables.Ruleset, err error) {
 	err = within(ns, func(n *namespace) error {
-		have.Loopback, have.Routing = n.addressesInPlace(iptables.LoopbackAddrs()), n.completeRoutes()
+		have.Loopback, have.Routing = n.inPlace(), n.routed()
 		return nil
 	})
 	return have, err
@@ -33,29 +33,29 @@ func Read(ns *netns.NS) (have iptables.Ruleset, err error) {
 // Drift returns how the addresses and policy routes in the namespace differ from want's.
 func Drift(ns *netns.NS, want iptables.Ruleset) (iptables.Drift, error) {
 	have, err := Read(ns)
-	return iptables.Diff(iptables.Ruleset{Loopback: want.Loopback, Routing: want.Routing}, have), err
+	return iptables.Diff(want, have), err
 }
 
 // AddressDrift is Drift without routes. Rules and routes of ours that are left in a namespace do nothing while no rule sets their mark.
 func AddressDrift(ns *netns.NS, want iptables.Ruleset) (drift iptables.Drift, err error) {
-	if len(want.Loopback) == 0 {
+	if !want.Loopback {
 		return nil, nil
 	}
 	err = inside(ns, func(n *namespace) error {
-		if all, err := n.hasAddresses(want.Loopback); err != nil || all {
+		if has, err := n.hasAddress(); err != nil || has {
 			return err
 		}
 		if err := n.readAddresses(); err != nil {
 			return err
 		}
-		drift = iptables.Diff(iptables.Ruleset{Loopback: want.Loopback}, iptables.Ruleset{Loopback: n.addressesInPlace(want.Loopback)})
+		drift = iptables.Diff(iptables.Ruleset{Loopback: true}, iptables.Ruleset{Loopback: n.inPlace()})
 		return nil
 	})
 	return drift, err
 }
 
-// Around adds the addresses and routes of want that are missing, calls write for the rules that need them, and then removes our routes that are not
-// wanted. If write fails, what was added stays: it does nothing without rules, and the next change finds it. Around sets lo up if it is
+// Around adds the address and the routes if want has them and they are missing, calls write for the rules that need them, and then removes our routes
+// if they are not wanted. If write fails, what was added stays: it does nothing without rules, and the next change finds it. Around sets lo up if it is
 // down, as the container runtime will do soon: without it the kernel accepts no IPv6 route. It returns an error if a table of ours holds
 // more foreign routes than were removed.
 func Around(ns *netns.NS, want iptables.Ruleset, write func() error) error {
@@ -65,9 +65,12 @@ func Around(ns *netns.NS, want iptables.Ruleset, write func() error) error {
 		if err := n.setLoUp(); err != nil {
 			return err
 		}
-		unwanted = len(n.otherRoutes(want.Routing)) > 0
-		if err = n.addLoopback(want.Loopback); err == nil {
-			err = n.addPolicy(want.Routing)
+		unwanted = !want.Routing && n.hasPolicy()
+		if want.Loopback {
+			err = n.addLoopback()
+		}
+		if err == nil && want.Routing {
+			err = n.addPolicy()
 		}
 		left = unfinished(n.policy)
 		return err
@@ -81,7 +84,7 @@ func Around(ns *netns.NS, want iptables.Ruleset, write func() error) error {
 	case !unwanted:
 		return left
 	}
-	return within(ns, func(n *namespace) error { return errors.Join(n.removeOthers(want.Routing), unfinished(n.policy)) })
+	return within(ns, func(n *namespace) error { return errors.Join(n.removePolicy(), unfinished(n.policy)) })
 }
 
 // Remove removes everything that may be ours, and reports whether it found any. Addresses stay if another project has rules in
@@ -92,13 +95,13 @@ func Remove(ctx context.Context, ns *netns.NS) (removed bool, err error) {
 		return false, fmt.Errorf("remove addresses: %w", err)
 	}
 	err = within(ns, func(n *namespace) (err error) {
-		if err := n.removeOthers(nil); err != nil {
+		if err := n.removePolicy(); err != nil {
 			return err
 		}
 		if others == nil {
-			removed, err = n.removeLoopback(iptables.LoopbackAddrs())
+			removed, err = n.removeLoopback()
 		}
-		removed = removed || len(n.completeRoutes()) > 0
+		removed = removed || n.routed()
 		return errors.Join(err, unfinished(n.policy))
 	})
 	return removed, err

@@ -14,11 +14,9 @@ import (
 	"istio-pod-network-controller/test/kerneltest"
 )
 
-func redirect() iptables.Ruleset { return iptables.Ruleset{Loopback: iptables.LoopbackAddrs()} }
+func redirect() iptables.Ruleset { return iptables.Ruleset{Loopback: true} }
 
-func tproxy() iptables.Ruleset {
-	return iptables.Ruleset{Loopback: iptables.LoopbackAddrs(), Routing: iptables.PolicyRoutes()}
-}
+func tproxy() iptables.Ruleset { return iptables.Ruleset{Loopback: true, Routing: true} }
 
 func noRules() error { return nil }
 
@@ -40,20 +38,9 @@ func wantRead(t *testing.T, ns *netns.NS, step string, want iptables.Ruleset) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(view(want), view(have)); diff != "" {
+	if diff := cmp.Diff(want, have); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", step, diff)
 	}
-}
-
-// view is what a Ruleset has of interest here, as text.
-func view(r iptables.Ruleset) (text []string) {
-	for _, p := range r.Loopback {
-		text = append(text, p.String())
-	}
-	for _, p := range r.Routing {
-		text = append(text, p.String())
-	}
-	return text
 }
 
 // pieces counts what there is of routes of ours, complete or not.
@@ -125,7 +112,7 @@ func TestPrepare_spoiltRoutes_areRepaired(t *testing.T) {
 		"routes behind a rule of a kind":       "ip rule add pref 5 fwmark 7 lookup 15006",
 	} {
 		for _, next := range []iptables.Ruleset{tproxy(), redirect()} {
-			t.Run(fmt.Sprintf("%s, %d wanted", name, len(next.Routing)), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, wanted: %v", name, next.Routing), func(t *testing.T) {
 				ns := kerneltest.New(t)
 				change(t, ns, tproxy())
 				complete := pieces(t, ns)
@@ -133,7 +120,7 @@ func TestPrepare_spoiltRoutes_areRepaired(t *testing.T) {
 				wantRead(t, ns, "spoilt", redirect())
 				change(t, ns, next)
 				wantRead(t, ns, "mended", next)
-				if n := pieces(t, ns); n != complete*len(next.Routing) {
+				if n := pieces(t, ns); n != map[bool]int{true: complete}[next.Routing] {
 					t.Errorf("%d pieces are there; there were %d\n%s", n, complete, kerneltest.Shell(t, ns, "ip rule; ip -6 rule; ip route show table all", ""))
 				}
 			})
@@ -245,18 +232,18 @@ func TestFinish_moreRoutesThanAreRemoved_isAnError(t *testing.T) {
 			unfinished++
 		}
 		wantRead(t, ns, "cleaned", next)
-		if n := pieces(t, ns); unfinished == 0 || n != complete*len(next.Routing) {
-			t.Errorf("%d calls were unfinished, %d pieces are there, want %d", unfinished, n, complete*len(next.Routing))
+		if n, want := pieces(t, ns), map[bool]int{true: complete}[next.Routing]; unfinished == 0 || n != want {
+			t.Errorf("%d calls were unfinished, %d pieces are there, want %d", unfinished, n, want)
 		}
 	}
 }
 
 func TestRemove_reportsWhetherAnythingWasThere(t *testing.T) {
-	for name, what := range map[string]iptables.Ruleset{"nothing": {}, "an address": redirect(), "a route": {Routing: iptables.PolicyRoutes()}} {
+	for name, what := range map[string]iptables.Ruleset{"nothing": {}, "an address": redirect(), "a route": {Routing: true}} {
 		t.Run(name, func(t *testing.T) {
 			ns := kerneltest.New(t)
 			change(t, ns, what)
-			for _, want := range []bool{len(view(what)) > 0, false} {
+			for _, want := range []bool{what.Loopback || what.Routing, false} {
 				removed, err := Remove(t.Context(), ns)
 				if err != nil || removed != want {
 					t.Errorf("removed %v, error %v; want %v", removed, err, want)

@@ -13,12 +13,7 @@ import (
 // and routes, which are not part of their language, are in comments.
 func Text(routes iptables.Ruleset, rules func(family uint32) string) string {
 	var b strings.Builder
-	for _, p := range routes.Loopback {
-		fmt.Fprintf(&b, "# ip address replace %s dev lo\n", p)
-	}
-	for _, p := range routes.Routing {
-		fmt.Fprintf(&b, "# %s\n", p)
-	}
+	b.WriteString(routes.Comments())
 	names := families()
 	for _, family := range slices.Sorted(maps.Keys(names)) {
 		fmt.Fprintf(&b, "# %s-restore --noflush\n%s", names[family], rules(family))

@@ -134,7 +134,7 @@ func (d draw) attempts(t *testing.T, s iptables.Spec, r iptables.Ruleset, listen
 		}
 		used[[2]netip.AddrPort{p.Src, p.Dst}] = true
 		p.meet(s, listeners)
-		if p.Out.Name == "eth0" && len(r.Routing) > 0 && p.Mark == r.Routing[0].Mark {
+		if p.Out.Name == "eth0" && r.Routing && p.Mark == iptables.RouteMark {
 			p.Out = Loopback()
 		}
 		if p.Protocol == iptables.TCP {
