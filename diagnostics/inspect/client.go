@@ -146,7 +146,7 @@ func (c Client) pinned() *tls.Config {
 			}
 			sum := sha256.Sum256(state.PeerCertificates[0].Raw)
 			if got := hex.EncodeToString(sum[:]); c.Certificate == "" || got != c.Certificate {
-				return fingerprintError{want: c.Certificate, got: got}
+				return fmt.Errorf("the server has certificate %.16s..., and the agent's annotation names %.16s...: the agent was restarted just now, or somebody is in between; try again", got, c.Certificate)
 			}
 			return nil
 		},

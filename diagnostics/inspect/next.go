@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// Advise returns what to do about a document, the most urgent first. It is computed by the agent, and once more by the command when it has
-// added the events.
+// Advise returns what to do about a document, the most urgent first.
 func Advise(d Document) []string {
 	var next []string
 	say := func(format string, args ...any) { next = append(next, fmt.Sprintf(format, args...)) }

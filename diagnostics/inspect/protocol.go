@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"fmt"
 	"net/url"
 	"strings"
 )
@@ -39,10 +38,3 @@ func (r *Refusal) Error() string { return r.Message }
 func (d Document) namespace() string { ns, _, _ := strings.Cut(d.Pod, "/"); return ns }
 
 func (d Document) name() string { _, name, _ := strings.Cut(d.Pod, "/"); return name }
-
-// fingerprintError means that the server is another one than the agent that was asked for.
-type fingerprintError struct{ want, got string }
-
-func (e fingerprintError) Error() string {
-	return fmt.Sprintf("the server has certificate %.16s..., and the agent's annotation names %.16s...: the agent was restarted just now, or somebody is in between; try again", e.got, e.want)
-}
