@@ -77,7 +77,7 @@ func TestInspectShowsDriftInARealNamespace(t *testing.T) {
 			wantUnheard(t, doc)
 			listen(t, ns)
 			doc = look()
-			if doc.Agreement.Verdict != inspect.Agree || doc.ExitCode() != 0 || len(doc.Programmed.Rules) == 0 || doc.Programmed.Backend != backend.Name() {
+			if doc.Agreement.Verdict != inspect.Agree || doc.Failing() || len(doc.Programmed.Rules) == 0 || doc.Programmed.Backend != backend.Name() {
 				t.Fatalf("document %+v", doc)
 			}
 			if doc.Asked.Settings[0].Source == "" || len(doc.Asked.Summary) == 0 {
@@ -100,8 +100,8 @@ func TestInspectShowsDriftInARealNamespace(t *testing.T) {
 // wantUnheard wants to be told that nobody listens on the proxy's ports.
 func wantUnheard(t *testing.T, doc inspect.Document) {
 	t.Helper()
-	if want := []uint16{15001, 15006}; !slices.Equal(doc.Programmed.Unheard, want) || doc.ExitCode() != inspect.ExitDiffer {
-		t.Errorf("nobody listens yet: unheard %v, exit code %d", doc.Programmed.Unheard, doc.ExitCode())
+	if want := []uint16{15001, 15006}; !slices.Equal(doc.Programmed.Unheard, want) || !doc.Failing() {
+		t.Errorf("nobody listens yet: unheard %v, failing %v", doc.Programmed.Unheard, doc.Failing())
 	}
 }
 
@@ -115,7 +115,7 @@ func listen(t *testing.T, ns *netns.NS) {
 
 func wantDifference(t *testing.T, doc inspect.Document, words string) {
 	t.Helper()
-	if doc.Agreement.Verdict != inspect.Differ || doc.ExitCode() != inspect.ExitDiffer || !strings.Contains(strings.Join(doc.Agreement.Differences, "\n"), words) {
+	if doc.Agreement.Verdict != inspect.Differ || !doc.Failing() || !strings.Contains(strings.Join(doc.Agreement.Differences, "\n"), words) {
 		t.Fatalf("agreement %+v", doc.Agreement)
 	}
 }
@@ -127,8 +127,8 @@ func TestInspectNamesRulesOfOthers(t *testing.T) {
 	look := inspected(t, backend, ns)
 	mustRun(t, ns, "nft add table inet theirs && nft 'add chain inet theirs early { type filter hook output priority -400; }' && nft add rule inet theirs early tcp dport 80 drop")
 	doc := look()
-	if len(doc.Others.Preempting) != 1 || !strings.Contains(doc.Others.Preempting[0], "theirs") || doc.ExitCode() != inspect.ExitDiffer {
-		t.Errorf("others %+v, exit code %d", doc.Others, doc.ExitCode())
+	if len(doc.Others.Preempting) != 1 || !strings.Contains(doc.Others.Preempting[0], "theirs") || !doc.Failing() {
+		t.Errorf("others %+v, failing %v", doc.Others, doc.Failing())
 	}
 	mustRun(t, ns, "iptables-nft -t nat -N ISTIO_OUTPUT && iptables-nft -t nat -A OUTPUT -j ISTIO_OUTPUT")
 	if doc = look(); doc.Others.Owner != "Istio" {

@@ -107,8 +107,8 @@ func newInspect(p Program) *cobra.Command {
 			if err := o.print(cmd.OutOrStdout(), doc); err != nil {
 				return err
 			}
-			if code := doc.ExitCode(); code != 0 {
-				return cmdline.ExitCode(code)
+			if doc.Failing() {
+				return cmdline.ExitCode(cmdline.ExitDrift) // the document says why
 			}
 			return nil
 		},

@@ -46,6 +46,9 @@ type inspectWorld struct {
 	ran []string
 }
 
+// exitCode is the code of inspect for a document.
+func exitCode(d inspect.Document) int { return map[bool]int{true: cmdline.ExitDrift}[d.Failing()] }
+
 func newInspectWorld(t *testing.T) *inspectWorld {
 	t.Helper()
 	w := &inspectWorld{
@@ -58,7 +61,7 @@ func newInspectWorld(t *testing.T) *inspectWorld {
 	}
 	w.answer = func() (out, errOut string, code int) {
 		text, err := json.Marshal(w.document)
-		return string(text), fmt.Sprintf("%v", err), w.document.ExitCode()
+		return string(text), fmt.Sprintf("%v", err), exitCode(w.document)
 	}
 	server := httptest.NewTLSServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
 		w.tokens = append(w.tokens, r.Header.Get("Authorization"))

@@ -136,8 +136,8 @@ func TestInspect_everyVerdictByEveryWay_isOneDocument(t *testing.T) {
 				w := newInspectWorld(t)
 				w.document, w.noSockets = document, tc.noSockets
 				code, out, errOut := call(t, "", "inspect", "--kubeconfig", w.kubeconfig(t, tc.user), "cart", "--via", tc.via)
-				if code != document.ExitCode() || errOut != "" || !strings.Contains(out, verdict) {
-					t.Errorf("exit code %d, want %d\n%s%s", code, document.ExitCode(), out, errOut)
+				if want := exitCode(document); code != want || errOut != "" || !strings.Contains(out, verdict) {
+					t.Errorf("exit code %d, want %d\n%s%s", code, want, out, errOut)
 				}
 				if !maps.Equal(w.execs, tc.wantExecs) {
 					t.Errorf("commands %v, want %v", w.execs, tc.wantExecs)
@@ -184,7 +184,7 @@ func TestInspectNamesTheAgentInWhatToDo(t *testing.T) {
 	w.document.Agreement.Verdict = inspect.Differ
 	w.document.Next = inspect.Advise(w.document)
 	code, out, errOut := call(t, "", "inspect", "--kubeconfig", w.kubeconfig(t, "{token: dev}"), "cart")
-	if want := "kubectl -n " + agentsHome + " logs agent-1 | grep shop/cart"; code != inspect.ExitDiffer || !strings.Contains(out, want) {
+	if want := "kubectl -n " + agentsHome + " logs agent-1 | grep shop/cart"; code != cmdline.ExitDrift || !strings.Contains(out, want) {
 		t.Errorf("exit code %d, want %q in\n%s%s", code, want, out, errOut)
 	}
 }

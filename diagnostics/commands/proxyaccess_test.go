@@ -191,7 +191,7 @@ func TestInspect_podWithoutSandboxGoes_isSaid(t *testing.T) {
 	for name, c := range map[string]struct {
 		going bool
 		want  int
-	}{"it is being deleted": {true, 1}, "it starts": {false, inspect.ExitDiffer}} {
+	}{"it is being deleted": {true, 1}, "it starts": {false, cmdline.ExitDrift}} {
 		w := newInspectWorld(t)
 		w.document.Programmed.Absent, w.document.Agreement.Verdict = "no sandbox", inspect.Unknown
 		if c.going {

@@ -190,20 +190,10 @@ func (d Document) verdict() string {
 	return "in order: the pod asks for no rules and has none"
 }
 
-// Exit codes of the command besides 1, an error.
-const (
-	ExitAgree  = 0
-	ExitDiffer = 3
-)
-
-// ExitCode returns ExitDiffer if the pod does not have what it asks for, or if that is not known.
-func (d Document) ExitCode() int {
-	bad := d.Agreement.Verdict != Agree || d.Asked.Invalid != "" || len(d.Others.Preempting) > 0 ||
+// Failing reports whether the pod does not have what it asks for, or that is not known.
+func (d Document) Failing() bool {
+	return d.Agreement.Verdict != Agree || d.Asked.Invalid != "" || len(d.Others.Preempting) > 0 ||
 		d.Asked.Expected && !d.Asked.Redirect && !d.Agreement.Kept || d.lacksProxy() || len(d.Programmed.Unheard) > 0
-	if bad {
-		return ExitDiffer
-	}
-	return ExitAgree
 }
 
 func (r Reported) words() string {
