@@ -2,6 +2,7 @@ package shared
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -72,7 +73,7 @@ func (g *group) round(ctx context.Context) (time.Duration, error) {
 	default:
 		err = r.configure(ctx)
 	}
-	if err != nil && ctx.Err() == nil {
+	if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
 		r.stuck = sidecars.Words("the agent cannot change the shared proxy's configuration, and tries again: " + err.Error())
 	}
 	r.publish()
