@@ -24,7 +24,7 @@ func serveChain(t *testing.T) (socket string) {
 	t.Helper()
 	c := newTestCNIHook(t, nil, "true", nil)
 	b, programmer := allBackends(t)["nftables"], c.core.core.Load().programmer
-	programmer.Backend, programmer.Namespaces = b, b
+	programmer.Backend, programmer.Namespaces, programmer.Finder = b, b, emptyRuntime{}
 	dir, err := os.MkdirTemp("", "cni") //nolint:usetesting // its names are too long for a socket
 	if err != nil {
 		t.Fatal(err)
@@ -46,6 +46,14 @@ func serveChain(t *testing.T) (socket string) {
 	})
 	kerneltest.Eventually(t, "the socket is there", func() bool { return server.Check() == nil })
 	return socket
+}
+
+// emptyRuntime has no sandboxes.
+type emptyRuntime struct{}
+
+// Find finds nothing.
+func (emptyRuntime) Find(context.Context, podnet.Sandbox) (podnet.Sandbox, error) {
+	return podnet.Sandbox{}, errors.New("the runtime has no such sandbox")
 }
 
 // addOf is what the chained plugin does for ADD, in this process: the exit code, and the error that the kubelet shows.
@@ -122,7 +130,7 @@ func TestNetworkNamespacesThatAreNoPodsFailClosed(t *testing.T) {
 		t.Fatalf("a pod's own namespace: exit %d, %s", code, says)
 	}
 	for name, c := range map[string]struct{ path, says string }{
-		"the host's, by a process":              {process + "net", "host's own"},
+		"the host's, by a process":              {process + "net", "the runtime has no such sandbox"}, // it is asked, and the path not opened
 		"the host's, bind mounted":              {at("bound"), "host's own"},
 		"a link to the host's":                  {at("planted"), "host's own"},
 		"a link to a bind mount of the host's":  {at("planted-twice"), "host's own"},
