@@ -18,7 +18,7 @@ func lacks() []lack {
 		{[]string{"5.10"}, regexp.MustCompile(`^set net\.ipv4\.tcp_migrate_req: the kernel ignores it: it is older than Linux 5\.14$`)},
 		{[]string{"5.10"}, regexp.MustCompile(`no tables with an owner: it is older than Linux 5\.12$`)},
 		{[]string{"5.10"}, regexp.MustCompile(`no egress chains: it is older than Linux 5\.16$`)},
-		{[]string{"5.10"}, regexp.MustCompile(`iptables-legacy in all namespaces: it is older than Linux 5\.15$`)},
+		{[]string{"5.10"}, regexp.MustCompile(`iptables-legacy on the node, too: it is older than Linux 5\.15$`)},
 	}
 }
 
