@@ -250,7 +250,7 @@ func TestServer_slowHandler_hasADeadline(t *testing.T) {
 type panicking struct{ Handler }
 
 // Check panics.
-func (panicking) Check(context.Context, podnet.Sandbox) error { panic("a bug") }
+func (panicking) Check(context.Context, podnet.Sandbox) error { panic("a bug") } //nolint:forbidigo // it has to be survived
 
 func TestServer_handlerPanics_otherRequestsAreServed(t *testing.T) {
 	socket := serve(t, &fakeAgent{}, func(s *Server) { s.config.Handler = panicking{s.config.Handler} })
