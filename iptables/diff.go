@@ -2,7 +2,7 @@ package iptables
 
 import "strings"
 
-// Diff compares the address and the routes of two Rulesets. An address that only have contains is no drift: it may be somebody else's.
+// Diff compares the address and the routes of two Rulesets. An address of have alone is no drift: it may be somebody else's.
 func Diff(want, have Ruleset) (d Drift) {
 	if want.Loopback && !have.Loopback {
 		d = append(d, Difference{KindAddress, "- address " + LoopbackAddr().String() + " on lo"})

@@ -25,7 +25,7 @@ const (
 	exclusive = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 )
 
-// policyState is what one family has of our policy route: all rules that lead to its table, and all routes in it.
+// policyState is what one family has of our policy route: all rules to its table, and all routes in it.
 type policyState struct {
 	family        byte
 	rules, routes []found

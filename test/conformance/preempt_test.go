@@ -124,7 +124,7 @@ func TestPreempting_whatDecidesBeforeOurs_isReported(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // most of it is waiting for nobody
 			if strings.Contains(c.script, "hook egress") {
-				needsEgress(t)
+				kerneltest.NeedEgressChains(t)
 			}
 			pod, world := kerneltest.NewPod(t)
 			kerneltest.Listen(t, pod, kerneltest.Owner{UID: 0, GID: 1337}, "PROXY", 15001, 15006)
@@ -146,15 +146,6 @@ func TestPreempting_whatDecidesBeforeOurs_isReported(t *testing.T) {
 				t.Errorf("out of the pod answered %q, into it %q, want %q and %q", out.Banner, in.Banner, c.out, c.in)
 			}
 		})
-	}
-}
-
-// needsEgress skips a test on a kernel without chains for what leaves by a device.
-func needsEgress(t *testing.T) {
-	t.Helper()
-	said := kerneltest.Shell(t, kerneltest.New(t), `nft "table netdev x { chain c { type filter hook egress device lo priority 0; }; }" 2>&1 || true`, "")
-	if strings.Contains(said, "Operation not supported") {
-		kerneltest.SkipOrFail(t, "this kernel has no egress chains: it is older than Linux 5.16")
 	}
 }
 

@@ -98,14 +98,27 @@ func SkipOrFail(t testing.TB, format string, args ...any) {
 // NeedOwnedTables ends a test on a kernel without nftables' tables that only the process that made them can change.
 func NeedOwnedTables(t testing.TB) {
 	t.Helper()
+	needNft(t, "add table inet x { flags owner; }", "Invalid argument", "no tables with an owner: it is older than Linux 5.12")
+}
+
+// NeedEgressChains ends a test on a kernel without nftables' chains for what leaves by a device.
+func NeedEgressChains(t testing.TB) {
+	t.Helper()
+	needNft(t, "add table netdev x { chain c { type filter hook egress device lo priority 0; }; }", "Operation not supported",
+		"no egress chains: it is older than Linux 5.16")
+}
+
+// needNft ends a test on a kernel that refuses a command of nft with these words, and says what it has not.
+func needNft(t testing.TB, command, refusal, lacks string) {
+	t.Helper()
 	ns, nft := New(t), ProgramPath(t, "nft")
 	var out []byte
 	err := ns.Inside(func() (err error) {
-		out, err = exec.CommandContext(t.Context(), nft, "add table inet x { flags owner; }").CombinedOutput()
+		out, err = exec.CommandContext(t.Context(), nft, command).CombinedOutput()
 		return err
 	})
-	if strings.Contains(string(out), "Invalid argument") {
-		SkipOrFail(t, "this kernel has no tables with an owner: it is older than Linux 5.12")
+	if strings.Contains(string(out), refusal) {
+		SkipOrFail(t, "this kernel has %s", lacks)
 	}
 	must(t, err)
 }
