@@ -178,7 +178,7 @@ func newWire(t *testing.T) *wire {
 	for _, name := range []string{"all", "default"} {
 		kerneltest.Sysctl(t, pod, "net/ipv4/conf/"+name+"/rp_filter", "0")
 	}
-	script := "echo 1 >/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal\nip addr add ::6/128 dev lo nodad\n"
+	script := "ip addr add ::6/128 dev lo nodad\n"
 	for name, addresses := range podEnds() {
 		kerneltest.JoinByVeth(t, world, name, pod, name)
 		script += "ip link set " + name + " arp off\n"
