@@ -7,15 +7,10 @@ import (
 	"net"
 	"net/http"
 
-	"golang.org/x/sys/unix"
-
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables/kernel"
 )
-
-// migrateSetting is the kernel's switch for it, one for each network namespace, by its path below /proc.
-const migrateSetting = "sys/net/ipv4/tcp_migrate_req"
 
 // errOld is of kernels that move nothing, though Debian's 5.10 has the setting. Cookies of namespaces came with the same release.
 var errOld = errors.New("the kernel ignores it: it is older than Linux 5.14")
@@ -31,7 +26,7 @@ func (a asker) Move(ctx context.Context, s podnet.Sandbox) error {
 		case identity.Cookie == 0:
 			return struct{}{}, errOld
 		}
-		return struct{}{}, ns.Inside(migrate)
+		return struct{}{}, ns.SetSysctl("net/ipv4/tcp_migrate_req", "1")
 	})
 	if err != nil {
 		return fmt.Errorf("set net.ipv4.tcp_migrate_req: %w", err)
@@ -51,28 +46,4 @@ func (a asker) Close(ctx context.Context, s podnet.Sandbox, adminPort int32) err
 		}
 	}
 	return nil
-}
-
-// migrate sets the switch of the thread's network namespace. In the agent's container /proc/sys is read-only, so it makes a procfs of its
-// own, which is mounted nowhere.
-func migrate() error {
-	fs, err := unix.Fsopen("proc", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return fmt.Errorf("make a procfs: %w", err)
-	}
-	defer unix.Close(fs) //nolint:errcheck // nothing was written
-	if err := unix.FsconfigCreate(fs); err != nil {
-		return fmt.Errorf("make a procfs: %w", err)
-	}
-	root, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
-	if err != nil {
-		return fmt.Errorf("make a procfs: %w", err)
-	}
-	defer unix.Close(root) //nolint:errcheck // nothing was written
-	file, err := unix.Openat(root, migrateSetting, unix.O_WRONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	_, err = unix.Write(file, []byte("1"))
-	return errors.Join(err, unix.Close(file))
 }

@@ -3,8 +3,6 @@ package kerneltest
 import (
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -120,5 +118,5 @@ func AddLocalRoute(t testing.TB, ns *netns.NS, dst string) {
 // Sysctl sets a variable below /proc/sys of the namespace.
 func Sysctl(t testing.TB, ns *netns.NS, name, value string) {
 	t.Helper()
-	must(t, ns.Inside(func() error { return os.WriteFile(filepath.Join("/proc/sys", name), []byte(value), 0o600) }))
+	must(t, ns.SetSysctl(name, value))
 }

@@ -1,0 +1,54 @@
+package conformance
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/test/kerneltest"
+)
+
+// A client may use one of its ports for connections to several ports of the pod. All of them lead to the proxy's port, where the kernel gives
+// each a source of its own.
+func TestRedirect_clientPortOfTwoConnections_reachesTheProxyTwice(t *testing.T) {
+	for _, b := range backends(t) {
+		for _, host := range []string{kerneltest.Pod4, kerneltest.Pod6} {
+			t.Run(b.Name()+"/"+host, func(t *testing.T) {
+				pod, world := kerneltest.NewPod(t)
+				if _, err := b.Apply(t.Context(), pod.Path(), configuration{spec: iptables.DefaultSpec()}.rules(t)); err != nil {
+					t.Fatal(err)
+				}
+				proxy := kerneltest.ListenTCP(t, pod, kerneltest.Proxy, false, "[::]:15006")
+				d := net.Dialer{Timeout: 3 * time.Second, LocalAddr: &net.TCPAddr{Port: 40001}, Control: reuse}
+				for _, port := range []uint16{8080, 8090} {
+					err := kerneltest.As(world, kerneltest.Owner{}, func() error {
+						c, err := d.DialContext(t.Context(), "tcp", netip.AddrPortFrom(netip.MustParseAddr(host), port).String())
+						if err == nil {
+							t.Cleanup(func() { _ = c.Close() })
+							_, err = proxy.Accept()
+						}
+						return err
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// reuse lets connections share their own port.
+func reuse(_, _ string, raw syscall.RawConn) (err error) {
+	errControl := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
+	if errControl != nil {
+		return fmt.Errorf("share a port: %w", errControl)
+	}
+	return err
+}
