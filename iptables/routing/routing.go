@@ -98,7 +98,7 @@ func separate(ns *netns.NS) error {
 	if err != nil || id.Cookie != 0 {
 		return err
 	}
-	if err := ns.SetSysctl("net/ipv4/tcp_early_demux", "0"); err != nil {
+	if err := netns.SetSysctl(ns, "net/ipv4/tcp_early_demux", "0"); err != nil {
 		return fmt.Errorf("set net.ipv4.tcp_early_demux: %w", err)
 	}
 	return nil

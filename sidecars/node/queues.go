@@ -26,7 +26,7 @@ func (a asker) Move(ctx context.Context, s podnet.Sandbox) error {
 		case identity.Cookie == 0:
 			return struct{}{}, errOld
 		}
-		return struct{}{}, ns.SetSysctl("net/ipv4/tcp_migrate_req", "1")
+		return struct{}{}, netns.SetSysctl(ns, "net/ipv4/tcp_migrate_req", "1")
 	})
 	if err != nil {
 		return fmt.Errorf("set net.ipv4.tcp_migrate_req: %w", err)

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"syscall"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/test/kerneltest"
 )
@@ -24,24 +26,33 @@ func TestRedirect_clientPortOfTwoConnections_reachesTheProxyTwice(t *testing.T) 
 				if _, err := b.Apply(t.Context(), pod.Path(), configuration{spec: iptables.DefaultSpec()}.rules(t)); err != nil {
 					t.Fatal(err)
 				}
-				proxy := kerneltest.ListenTCP(t, pod, kerneltest.Proxy, false, "[::]:15006")
-				d := net.Dialer{Timeout: 3 * time.Second, LocalAddr: &net.TCPAddr{Port: 40001}, Control: reuse}
+				go kerneltest.Echo(kerneltest.ListenTCP(t, pod, kerneltest.Proxy, false, "[::]:15006"), "PROXY")
 				for _, port := range []uint16{8080, 8090} {
-					err := kerneltest.As(world, kerneltest.Owner{}, func() error {
-						c, err := d.DialContext(t.Context(), "tcp", netip.AddrPortFrom(netip.MustParseAddr(host), port).String())
-						if err == nil {
-							t.Cleanup(func() { _ = c.Close() })
-							_, err = proxy.Accept()
-						}
-						return err
-					})
-					if err != nil {
+					if err := reach(t, world, netip.AddrPortFrom(netip.MustParseAddr(host), port)); err != nil {
 						t.Error(err)
 					}
 				}
 			})
 		}
 	}
+}
+
+// reach opens a connection from one and the same port, which the proxy must answer, and leaves it open until the test ends.
+func reach(t *testing.T, from *netns.NS, to netip.AddrPort) error {
+	t.Helper()
+	d := net.Dialer{Timeout: 3 * time.Second, LocalAddr: &net.TCPAddr{Port: 40001}, Control: reuse}
+	return kerneltest.As(from, kerneltest.Owner{}, func() error {
+		c, err := d.DialContext(t.Context(), "tcp", to.String())
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		if err := c.SetDeadline(time.Now().Add(3 * time.Second)); err != nil {
+			return err
+		}
+		_, err = io.ReadFull(c, make([]byte, len("PROXY")))
+		return err
+	})
 }
 
 // reuse lets connections share their own port.

@@ -118,5 +118,5 @@ func AddLocalRoute(t testing.TB, ns *netns.NS, dst string) {
 // Sysctl sets a variable below /proc/sys of the namespace.
 func Sysctl(t testing.TB, ns *netns.NS, name, value string) {
 	t.Helper()
-	must(t, ns.SetSysctl(name, value))
+	must(t, netns.SetSysctl(ns, name, value))
 }
