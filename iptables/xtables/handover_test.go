@@ -28,7 +28,7 @@ func TestTwoAgentsLeaveWholeRules(t *testing.T) {
 			for round := range 8 {
 				began := time.Now()
 				err := applyBoth(t, ns, agents, wants)
-				if err != nil && time.Since(began) > lockLimit { // on a slow machine one has gone on beside the other, and the next call finishes it
+				if time.Since(began) > lockLimit { // on a slow machine one has gone on beside the other, and the next call finishes it
 					_, err = agents[0].Apply(t.Context(), ns.Path(), wants[0])
 				}
 				if err != nil {
