@@ -61,7 +61,7 @@ func AddressDrift(ns *netns.NS, want iptables.Ruleset) (drift iptables.Drift, er
 func Around(ns *netns.NS, want iptables.Ruleset, write func() error) error {
 	var unwanted bool
 	var left error
-	if err := separate(ns); err != nil {
+	if err := setDemux(ns); err != nil {
 		return err
 	}
 	err := within(ns, func(n *namespace) (err error) {
@@ -88,20 +88,6 @@ func Around(ns *netns.NS, want iptables.Ruleset, write func() error) error {
 		return left
 	}
 	return within(ns, func(n *namespace) error { return errors.Join(n.removePolicy(), unfinished(n.policy)) })
-}
-
-// separate keeps connections apart that come from one port of a client for two ports of the pod, on kernels without cookies. Those look for the
-// connection of a packet (early demux) before they have given it a port of its own behind the proxy's, and find the other one: it would never be
-// opened, or break the other. The setting costs a packet one lookup of a route, and stays when the rules go.
-func separate(ns *netns.NS) error {
-	id, err := ns.Identity()
-	if err != nil || id.Cookie != 0 {
-		return err
-	}
-	if err := netns.SetSysctl(ns, "net/ipv4/tcp_early_demux", "0"); err != nil {
-		return fmt.Errorf("set net.ipv4.tcp_early_demux: %w", err)
-	}
-	return nil
 }
 
 // Remove removes everything that may be ours, and reports whether it found any. Addresses stay if another project has rules in
