@@ -75,6 +75,7 @@ func newUpgrading(t *testing.T) *upgrading {
 			go kerneltest.Echo(kerneltest.ListenTCP(t, ns, kerneltest.App, false, "0.0.0.0"+echoPort), where)
 		}
 		kerneltest.Shell(t, b.in, "nft -f -", redirected)
+		kerneltest.Sysctl(t, b.in, "net/ipv4/tcp_early_demux", "0") // as the agent does before Linux 6.7
 		u.pods, u.all = append(u.pods, b), append(u.all, u.realPod(t, fmt.Sprintf("busy-%d", i), b.in))
 	}
 	u.restart()
