@@ -1,6 +1,7 @@
 package routing
 
 import (
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -15,10 +16,11 @@ func setDemux(ns *netns.NS) error {
 	if err := unix.Uname(&system); err != nil || !confuses(unix.ByteSliceToString(system.Release[:])) {
 		return err
 	}
-	if err := netns.SetSysctl(ns, "net/ipv4/tcp_early_demux", "0"); err != nil {
-		return fmt.Errorf("set net.ipv4.tcp_early_demux: %w", err)
+	err := netns.SetSysctl(ns, "net/ipv4/tcp_early_demux", "0")
+	if err == nil || errors.Is(err, unix.ENOSYS) { // before Linux 5.2, with the backend iptables
+		return nil
 	}
-	return nil
+	return fmt.Errorf("set net.ipv4.tcp_early_demux: %w", err)
 }
 
 // confuses reports whether a kernel takes two connections of a client for each other, if they come from one port and are redirected to one: the second

@@ -1,5 +1,5 @@
-// Package routing puts a Ruleset's addresses and policy routes into a network namespace over rtnetlink: the part that no packet filter
-// can hold, and that both backends need.
+// Package routing puts a Ruleset's addresses and policy routes into a network namespace over rtnetlink, and a setting that rules need on older
+// kernels: the part that no packet filter can hold, and that both backends need.
 //
 // The routing table is ours: any rule that leads to it and any route in it that is not exactly ours is drift. Rules, routes and tables
 // of other programs are not touched. Reading is bounded, and removal names numbers only.
@@ -54,10 +54,10 @@ func AddressDrift(ns *netns.NS, want iptables.Ruleset) (drift iptables.Drift, er
 	return drift, err
 }
 
-// Around adds the address and the routes if want has them and they are missing, calls write for the rules that need them, and then removes our routes
-// if they are not wanted. If write fails, what was added stays: it does nothing without rules, and the next change finds it. Around sets lo up if it is
-// down, as the container runtime will do soon: without it the kernel accepts no IPv6 route. It returns an error if a table of ours holds
-// more foreign routes than were removed.
+// Around makes the setting, adds the address and the routes if want has them and they are missing, calls write for the rules that need them, and
+// then removes our routes if they are not wanted. If write fails, what was added stays: it does nothing without rules, and the next change finds it.
+// Around sets lo up if it is down, as the container runtime will do soon: without it the kernel accepts no IPv6 route. It returns an error if a
+// table of ours holds more foreign routes than were removed.
 func Around(ns *netns.NS, want iptables.Ruleset, write func() error) error {
 	var unwanted bool
 	var left error
