@@ -1,11 +1,9 @@
 package conformance
 
 import (
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
-	"syscall"
 	"testing"
 	"time"
 
@@ -40,7 +38,7 @@ func TestRedirect_clientPortOfTwoConnections_reachesTheProxyTwice(t *testing.T) 
 // reach opens a connection from one and the same port, which the proxy must answer, and leaves it open until the test ends.
 func reach(t *testing.T, from *netns.NS, to netip.AddrPort) error {
 	t.Helper()
-	d := net.Dialer{Timeout: 3 * time.Second, LocalAddr: &net.TCPAddr{Port: 40001}, Control: reuse}
+	d := net.Dialer{Timeout: 3 * time.Second, LocalAddr: &net.TCPAddr{Port: 40001}, Control: kerneltest.Option(unix.SOL_SOCKET, unix.SO_REUSEADDR)}
 	return kerneltest.As(from, kerneltest.Owner{}, func() error {
 		c, err := d.DialContext(t.Context(), "tcp", to.String())
 		if err != nil {
@@ -53,13 +51,4 @@ func reach(t *testing.T, from *netns.NS, to netip.AddrPort) error {
 		_, err = io.ReadFull(c, make([]byte, len("PROXY")))
 		return err
 	})
-}
-
-// reuse lets connections share their own port.
-func reuse(_, _ string, raw syscall.RawConn) (err error) {
-	errControl := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
-	if errControl != nil {
-		return fmt.Errorf("share a port: %w", errControl)
-	}
-	return err
 }

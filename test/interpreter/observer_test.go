@@ -45,8 +45,8 @@ func newObserver(t *testing.T, pod *netns.NS) *observer {
 		marks += fmt.Sprintf("tcp urgptr %d meta mark set %[1]d; ", m)
 		connMarks += fmt.Sprintf("tcp window %d ct mark set %[1]d; ", m)
 	}
-	// Only the rules bring the module that has the setting.
-	kerneltest.Shell(t, pod, "nft -f - && echo 1 >/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal", fmt.Sprintf(before, marks, connMarks))
+	kerneltest.Shell(t, pod, "nft -f -", fmt.Sprintf(before, marks, connMarks))
+	kerneltest.Sysctl(t, pod, "net/netfilter/nf_conntrack_tcp_be_liberal", "1") // the rules have brought the module that has it
 	conn, err := nft.New(nft.WithNetNSFd(pod.Fd()))
 	if err != nil {
 		t.Fatal(err)

@@ -48,7 +48,7 @@ func ListenTCP(t testing.TB, ns *netns.NS, owner Owner, transparent bool, addr s
 	var l net.Listener
 	config := net.ListenConfig{}
 	if transparent {
-		config.Control = option(unix.SOL_IP, unix.IP_TRANSPARENT)
+		config.Control = Option(unix.SOL_IP, unix.IP_TRANSPARENT)
 	}
 	must(t, As(ns, owner, func() (err error) {
 		l, err = config.Listen(t.Context(), "tcp", addr)
@@ -58,8 +58,8 @@ func ListenTCP(t testing.TB, ns *netns.NS, owner Owner, transparent bool, addr s
 	return l
 }
 
-// option returns a function that sets a socket's option before the socket is bound.
-func option(level, name int) func(network, addr string, raw syscall.RawConn) error {
+// Option returns a Control, of a dialer or listener, that switches an option of the socket on before it is bound.
+func Option(level, name int) func(network, addr string, raw syscall.RawConn) error {
 	return func(_, _ string, raw syscall.RawConn) error {
 		var err error
 		errControl := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, name, 1) })
@@ -89,7 +89,7 @@ func ListenUDP(t testing.TB, ns *netns.NS, owner Owner, addr, banner string) {
 			network = "udp6"
 		}
 		// One listener may have a specific address and another one the wildcard, on the same port.
-		config := net.ListenConfig{Control: option(unix.SOL_SOCKET, unix.SO_REUSEADDR)}
+		config := net.ListenConfig{Control: Option(unix.SOL_SOCKET, unix.SO_REUSEADDR)}
 		c, err = config.ListenPacket(t.Context(), network, addr)
 		return err
 	}))
