@@ -47,13 +47,12 @@ help: ## List the targets
 	  /^##@/ { printf "\n%s\n", substr($$0, 5) } \
 	  /^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-# Helm and, in the demo, the agent are compiled as the cluster's programs are, which share most of their packages: see gcflags in
-# hack/cluster/internal/program.
-QUICK_FLAGS := -trimpath -gcflags='all=-l -dwarf=false'
+# Compiles what is neither released nor measured.
+QUICK_GO := hack/quick.sh go
 
 .PHONY: build
-build: ## Build the agent and its small programs, static, to build/. QUICK=1: with what the cluster's programs are compiled from, less optimized
-	CGO_ENABLED=0 GOOS=linux hack/build.sh $(if $(QUICK),$(QUICK_FLAGS),-trimpath) -buildvcs=auto -ldflags='-s -w' -o build/ . ./cmd/...
+build: ## Build the agent and its small programs, static, to build/. QUICK=1: compiled as the tests and the cluster's programs are, which takes minutes less
+	CGO_ENABLED=0 GOOS=linux $(if $(QUICK),hack/quick.sh) hack/build.sh -trimpath -buildvcs=auto -ldflags='-s -w' -o build/ . ./cmd/...
 
 .PHONY: plugin
 plugin: ## Build the plugin of kubectl for this machine to build/
@@ -61,7 +60,7 @@ plugin: ## Build the plugin of kubectl for this machine to build/
 
 # Each target that needs more than Go first checks the machine, in less than a second, and installs what is missing.
 .PHONY: test
-test: test-preflight test-go test-kit test-chart ## All tests except the end-to-end ones; as root also those that program the kernel. RACE=1: with the race detector
+test: test-preflight test-go test-kit test-chart ## All tests except the end-to-end ones; as root also those that program the kernel. RACE=1: with the race detector where goroutines start
 
 .PHONY: test-preflight
 test-preflight:
@@ -79,12 +78,12 @@ test-kit:
 test-kernel: export REQUIRE_KERNEL := 1
 test-kernel: ## Run the tests that program real network namespaces; fail where they cannot run (needs root)
 	@hack/preflight.sh test kernel race
-	go test -race -count=1 ./internal/netns/... ./test/kerneltest/... ./iptables/...
+	CGO_ENABLED=1 go test -race -count=1 ./internal/netns/... ./test/kerneltest/... ./iptables/...
 
 .PHONY: test-kernels
 test-kernels: ## Run those tests on Debian's kernels KERNELS (5.10 6.1 6.12) in virtual machines, of the packages PACKAGES (all). ACCEL=kvm where there is KVM
 	@hack/preflight.sh test kernel kernels
-	CGO_ENABLED=0 nice go -C hack/kernels run -trimpath . $(if $(PACKAGES),-packages '$(PACKAGES)') $(CURDIR) $(or $(KERNELS),5.10 6.1 6.12)
+	nice $(QUICK_GO) -C hack/kernels run . $(if $(PACKAGES),-packages '$(PACKAGES)') $(CURDIR) $(or $(KERNELS),5.10 6.1 6.12)
 
 .PHONY: test-runtimes
 test-runtimes: ## Run the tests with real container runtimes, of containerd also VERSIONS (2.2.5, which has a known fault, and 1.7.35); needs root
@@ -96,6 +95,7 @@ test-istio: ## Pods as real Istio injects them, before and after a migration; re
 	hack/istio.sh test
 
 .PHONY: test-chart
+test-chart: QUICK := 1
 test-chart: build ## The chart's golden, schema, flag and admission tests
 	@hack/test.sh chart
 
@@ -105,16 +105,16 @@ fuzz: ## Run every fuzz target for FUZZTIME (20s)
 
 .PHONY: mutate
 mutate: ## Change the code that makes rules in one place at a time, and fail if no test notices it that needs no kernel (at most 15 minutes)
-	nice go -C hack/tools/mutate run . $(CURDIR)
+	nice $(QUICK_GO) -C hack/tools/mutate run . $(CURDIR)
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Run the linters over every module with Go code
 	@status=0; for module in $(LINTED); do echo "lint $$module"; \
-	  (cd $$module && $(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yaml ./...) || status=1; done; exit $$status
+	  (cd $$module && GOGC=400 $(CURDIR)/hack/quick.sh $(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yaml ./...) || status=1; done; exit $$status
 
 .PHONY: fmt
 fmt: $(GOLANGCI_LINT) ## Format the code as the linter wants it
-	@for module in $(LINTED); do (cd $$module && $(GOLANGCI_LINT) fmt --config $(CURDIR)/.golangci.yaml ./...); done
+	@for module in $(LINTED); do (cd $$module && $(CURDIR)/hack/quick.sh $(GOLANGCI_LINT) fmt --config $(CURDIR)/.golangci.yaml ./...); done
 
 .PHONY: vuln
 vuln: $(GOVULNCHECK) ## Look for known vulnerabilities in what the product links (asks vuln.go.dev)
@@ -129,12 +129,12 @@ chart-lint: $(HELM) ## helm lint --strict; the chart's other tests are part of `
 
 .PHONY: generate
 generate: $(HELM) $(CONTROLLER_GEN) ## Write generated files: from api/ its deepcopy functions and the chart's definitions; the chart's values table, its golden files, config/; docs/reference; the tables of what was run
-	hack/tools/crds.sh $(CONTROLLER_GEN)
-	go -C hack/tools/helm run ./chartdocs $(CURDIR)/$(CHART)
-	go -C hack/tools/helm test -count=1 ./charttest -run TestGolden -update
+	hack/quick.sh hack/tools/crds.sh $(CONTROLLER_GEN)
+	$(QUICK_GO) -C hack/tools/helm run ./chartdocs $(CURDIR)/$(CHART)
+	$(QUICK_GO) -C hack/tools/helm test -vet=off -count=1 ./charttest -run TestGolden -update
 	hack/tools/render-config.sh $(HELM)
-	hack/tools/reference.sh
-	go -C hack/matrix run . table $(CURDIR)
+	hack/quick.sh hack/tools/reference.sh
+	$(QUICK_GO) -C hack/matrix run . table $(CURDIR)
 
 .PHONY: verify
 verify: verify-generated verify-modules ## Fail if anything generated, tidied or downloaded differs from what is committed
@@ -194,6 +194,10 @@ demo-down: cluster-down ## Remove the demo and its cluster
 e2e: ## Run the end-to-end tests on the one-node cluster
 	hack/e2e.sh
 
+.PHONY: e2e-core
+e2e-core: ## Run the round that every change must pass: a test for each promise of the README (some five minutes)
+	E2E_BACKENDS=none E2E_HOOKS=core hack/e2e.sh
+
 .PHONY: e2e-crio
 e2e-crio: ## Run the tests of NRI and of managed proxies on a node of CRI-O, or those that RUN names
 	E2E_RUNTIME=crio E2E_BACKENDS=none E2E_HOOKS=nri hack/e2e.sh $(if $(RUN),-test.run '$(RUN)')
@@ -250,10 +254,10 @@ clean: ## Remove build/; caches outside the checkout stay
 	rm -rf build
 
 $(GOLANGCI_LINT):
-	nice go -C hack/tools build -trimpath -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	GOGC=400 nice $(QUICK_GO) -C hack/tools build -ldflags='-s -w' -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 $(GOVULNCHECK):
-	nice go -C hack/tools build -trimpath -o $@ golang.org/x/vuln/cmd/govulncheck
+	GOGC=400 nice $(QUICK_GO) -C hack/tools build -ldflags='-s -w' -o $@ golang.org/x/vuln/cmd/govulncheck
 
 # Helm compares a chart's kubeVersion with the Kubernetes release that it was linked for, which is an old one unless set here.
 kube_minor   = $(shell awk '$$1 == "k8s.io/kubernetes" { split($$2, v, "."); print v[2] }' hack/cluster/programs/go.mod)
@@ -261,10 +265,10 @@ HELM_LDFLAGS = $(foreach pkg,chartutil lint/rules,-X helm.sh/helm/v3/pkg/$(pkg).
 
 # From the module of the cluster's programs: they and Helm share most packages.
 $(HELM):
-	CGO_ENABLED=0 nice go -C hack/cluster/programs build $(QUICK_FLAGS) -ldflags='-s -w $(HELM_LDFLAGS)' -o $@ helm.sh/helm/v3/cmd/helm
+	GOGC=400 nice $(QUICK_GO) -C hack/cluster/programs build -ldflags='-s -w $(HELM_LDFLAGS)' -o $@ helm.sh/helm/v3/cmd/helm
 
 $(CONTROLLER_GEN):
-	nice go -C hack/tools/controllergen build -trimpath -ldflags='-s -w' -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen
+	GOGC=400 nice $(QUICK_GO) -C hack/tools/controllergen build -ldflags='-s -w' -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen
 
 $(CYCLONEDX):
-	nice go -C hack/tools/sbom build -trimpath -ldflags='-s -w' -o $@ github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
+	GOGC=400 nice $(QUICK_GO) -C hack/tools/sbom build -ldflags='-s -w' -o $@ github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod

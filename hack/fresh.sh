@@ -3,15 +3,13 @@
 #
 #   hack/fresh.sh            a copy of the checkout, with what is not committed
 #   hack/fresh.sh CMD...     another command instead of the two, such as bash
-#   FRESH_COLD=1             with an empty build cache and no program that the demo builds, as on a machine where nothing was ever built. What
-#                            it builds stays in FRESH_CACHE (~/.cache/istio-pod-network-controller/fresh/cold): for others who name it
-#                            in XDG_CACHE_HOME. A run that passes leaves a stamp
-#   hack/fresh.sh --due      nothing but the answer whether a cold run is due: since the last that passed, something has changed that a
-#                            cold build depends on, or a day has gone by (--passed makes the stamp)
+#   FRESH_COLD=1             with caches that are empty at first and removed afterwards: modules, what was compiled, the cluster's programs
+#   hack/fresh.sh --due      nothing but the answer whether a run is due: since the last that passed on this machine, something has changed that a
+#                            first build depends on (--passed notes a run that has passed)
 #
 # The Debian is a directory that debootstrap makes once and keeps in ~/.cache. A run puts a layer of memory over it, in mount and
-# process namespaces of its own, so that all of it goes when the run ends. Go and the module cache are the machine's, and so are the build
-# cache and the cluster's programs, unless it is cold. At the end it looks whether anything is left.
+# process namespaces of its own, so that all of it goes when the run ends. Go is the machine's, and so are the caches, unless it is
+# cold. At the end it looks whether anything is left.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -20,9 +18,9 @@ name=istio-pod-network-controller
 release=bookworm
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/$name
 tree=$cache/fresh/$release
-stamp=$cache/fresh/cold-passed
+stamp=$cache/fresh/passed
 caches=${XDG_CACHE_HOME:-$HOME/.cache} # what the bare root has as its ~/.cache
-if [[ ${FRESH_COLD:-} ]]; then caches=${FRESH_CACHE:-$cache/fresh/cold}; fi
+if [[ ${FRESH_COLD:-} ]]; then caches=$cache/fresh/cold; fi
 cgroup=$name-cluster # Plan.Cgroup of the kit
 sysctls=(vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys kernel/keys/root_maxbytes)
 
@@ -56,21 +54,21 @@ key() {
   {
     go version
     git ls-files -z --cached --others --exclude-standard '*go.mod' '*go.sum' Makefile .ci hack/cluster/kc hack/cluster/cmd/kc hack/cluster/internal/{cli,debian,image,layout,program} \
-      hack/{build,demo,deploy,fresh,preflight,test}.sh | xargs -0 sha256sum 2>/dev/null || true # one may be deleted and not committed
+      hack/{build,demo,deploy,fresh,preflight,quick,test}.sh | xargs -0 sha256sum 2>/dev/null || true # one may be deleted and not committed
   } | sha256sum | cut -c1-16
 }
 
-# due reports whether a cold run is due.
-due() { [[ $(cat "$stamp" 2>/dev/null) != "$(key)" || $(find "$stamp" -mmin +1440) ]]; }
+# due reports whether a run is due.
+due() { [[ $(cat "$stamp" 2>/dev/null) != "$(key)" ]]; }
 
-# pass KEY notes that a cold run of such a checkout has passed.
+# pass KEY notes that a run of such a checkout has passed.
 pass() { mkdir -p "$cache/fresh" && echo "$1" >"$stamp"; }
 
-# empty_caches removes all that the demo builds, for a cold run, and the stamp first: until the run has passed, a cold one is due.
-empty_caches() {
-  say "emptying $caches"
-  rm -f "$stamp"
-  rm -rf "$caches/go-build" "$caches/$name/cluster" "$caches/$name"/tools/*/helm
+# end removes what only this run had.
+end() {
+  rm -f "$work/pid"
+  rmdir "$work/memory" "$work"
+  if [[ ${FRESH_COLD:-} ]]; then rm -rf "$caches"; fi
 }
 
 # settings prints what the kit changes for the whole machine while its cluster is up.
@@ -91,10 +89,11 @@ enter() {
   mkdir -p "$root/run/lock" "$root/root/.cache" "$root$checkout"
   mount -t tmpfs -o mode=755 tmpfs "$root/root/.cache"
   share "$(go env GOROOT)" "$(go env GOROOT)"
-  share "$(go env GOMODCACHE)" /root/go/pkg/mod
   if [[ ${FRESH_COLD:-} ]]; then
+    share "$caches/modules" /root/go/pkg/mod
     share "$caches/go-build" /root/.cache/go-build
   else
+    share "$(go env GOMODCACHE)" /root/go/pkg/mod
     share "$(go env GOCACHE)" /root/.cache/go-build
   fi
   share "$caches/$name" "/root/.cache/$name"
@@ -117,7 +116,7 @@ environment() {
   local variable
   printf '%s\n' HOME=/root "TERM=${TERM:-dumb}" "PATH=$(go env GOROOT)/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
   for variable in GOPROXY GOSUMDB GONOSUMDB GOPRIVATE; do echo "$variable=$(go env "$variable")"; done
-  for variable in CI RACE FRESH_COLD; do
+  for variable in CI RACE; do
     if [[ -n ${!variable:-} ]]; then echo "$variable=${!variable}"; fi
   done
   for variable in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
@@ -151,20 +150,15 @@ timed() {
 }
 
 # first_hour is what the README tells a newcomer to type, in the new root. It stops at the first failure. Each of the two installs its own
-# packages: the tests come first, because the demo installs more. What both compile has other flags, so the demo still builds everything.
+# packages: the tests come first, because the demo installs more.
 first_hour() {
   local failed=0
   trap 'exit 130' INT TERM
   # Nothing may be skipped: make test has brought all that the tests need.
   export REQUIRE_KERNEL=1
-  if [[ ${FRESH_COLD:-} ]]; then
-    timed env -u CI make test || return # CI would build the API server for the chart's tests, which is the demo's to do
-  else
-    timed make test || return
-  fi
+  timed make test || return
   timed make demo || failed=1
   make demo-down || failed=1
-  if [[ ${FRESH_COLD:-} && $failed == 0 ]]; then timed make test-chart || failed=1; fi # the tests of the admission policies, too
   return "$failed"
 }
 
@@ -188,7 +182,6 @@ case ${1:-} in
   --first-hour) first_hour; exit ;;
   --due) due; exit ;;
   --passed) pass "$(key)"; exit ;;
-  --empty) empty_caches; exit ;; # for its test
 esac
 
 if [[ $(id -u) != 0 ]]; then
@@ -205,11 +198,11 @@ if [[ -e /run/$name-cluster/state.json ]]; then
 fi
 make_tree
 began=$(key) # before the run: what is edited meanwhile has not passed
-if [[ ${FRESH_COLD:-} ]]; then empty_caches; fi
+if [[ ${FRESH_COLD:-} ]]; then rm -rf "$caches"; fi # of a run that was killed
 before=$(settings)
 work=$(mktemp -d)
 mkdir "$work/memory"
-trap 'rm -f "$work/pid"; rmdir "$work/memory" "$work"' EXIT
+trap end EXIT
 whole=
 if (($# == 0)); then
   whole=1
@@ -225,6 +218,6 @@ if [[ -n $remains ]]; then
   printf 'fresh: left behind:\n%s\n' "$remains" >&2
   status=1
 fi
-if [[ ${FRESH_COLD:-} && $whole && $status == 0 ]]; then pass "$began"; fi
+if [[ $whole && $status == 0 ]]; then pass "$began"; fi
 say "done, exit status $status"
 exit "$status"

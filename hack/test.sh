@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs tests, a line a package; a package that fails is shown whole, a test that was skipped with its reason.
 #
-#   hack/test.sh go      the root module's and the plugin's; with RACE=1 with the race detector. Also builds the agent without the proxy manager, and
-#                        the plugin for other systems
+#   hack/test.sh go      the root module's and the plugin's. Also builds the agent without the proxy manager. With RACE=1 the packages that start
+#                        goroutines are tested with the race detector, with RACE=all every package
 #   hack/test.sh kit     those of the cluster kit, of what the end-to-end tests know without a cluster, of other kernels' and the matrix's results, and of
 #                        the stand-in for Envoy
 #   hack/test.sh chart   those of the chart; those of the admission policies want an API server, the cluster's if it was built. In CI it is built
@@ -51,9 +51,9 @@ report() {
   return "$status"
 }
 
-# Programs and tests share what was compiled, and so do checkouts in different directories. Only the race detector needs a C compiler.
-flags=(-trimpath)
-export CGO_ENABLED=0
+# Only the race detector needs a C compiler. `make lint` vets.
+source hack/quick.sh
+flags=(-vet=off)
 
 # run ARGUMENTS...: go test, reported.
 run() { go "${module[@]}" test "${flags[@]}" -v "$@" 2>&1 | report; }
@@ -63,10 +63,12 @@ run_racing() {
   if [[ ${RACE:-} ]]; then CGO_ENABLED=1 run -race "$@"; else run "$@"; fi
 }
 
-# concurrent lists the packages of a module whose code starts goroutines, also by context.AfterFunc or an errgroup, or locks: the race detector
-# finds little in others, and takes several times as long there.
+# concurrent lists the packages of a module whose code starts goroutines, also by AfterFunc, a WaitGroup or an errgroup: the race detector finds little
+# in others, and takes several times as long there.
 concurrent() {
-  (cd "$1" && grep -rlE --include='*.go' --exclude='*_test.go' --exclude-dir=hack --exclude-dir=e2e '^[[:space:]]*go [a-z(]|"sync(/atomic)?"|"golang.org/x/sync/|AfterFunc\(' .) |
+  local starts='^[[:space:]]*go [a-z(]|AfterFunc\(|\.Go\('
+  if [[ ${RACE:-} == all ]]; then starts=''; fi
+  (cd "$1" && grep -rlE --include='*.go' --exclude='*_test.go' --exclude-dir=hack --exclude-dir=e2e "$starts" .) |
     xargs -n1 dirname | sort -u
 }
 
@@ -140,7 +142,7 @@ runtime_tests() {
     CONTAINERDS+=:$dir
   done
   mkdir -p build
-  CGO_ENABLED=0 go -C hack/cluster build -trimpath -o "$PWD/build/pause" ./cmd/pause
+  go -C hack/cluster build -o "$PWD/build/pause" ./cmd/pause
   PAUSE_IMAGE=$PWD/build/pause.tar CGROUP=containerd-test-$$
   hack/cluster/kc image --binary build/pause --tag localhost/pause:1 --output "$PAUSE_IMAGE"
   export PATH CONTAINERDS PAUSE_IMAGE CGROUP
@@ -164,8 +166,8 @@ case ${1:-} in
     module=(-C cmd/kubectl-pod_network)
     run ./...
     say "the agent without the proxy manager"
-    go build "${flags[@]}" -tags nosidecars -o /dev/null .
-    go vet "${flags[@]}" -tags nosidecars ./agent/... . ;;
+    go build -tags nosidecars -o /dev/null .
+    go list -test -export -tags nosidecars ./agent/... . >/dev/null ;; # compiles the tests, and links nothing
   kit)
     say "the tests of the cluster kit"
     both hack/cluster

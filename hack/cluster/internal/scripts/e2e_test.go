@@ -17,7 +17,7 @@ func TestEndToEndRunNamesAWordThatItDoesNotKnow(t *testing.T) {
 		"E2E_BACKENDS=nftables iptable": `E2E_BACKENDS names "iptable": there are nftables iptables none`,
 		"E2E_BACKENDS= ":                `E2E_BACKENDS names ""`,
 		"E2E_RUNTIME=cri-o":             `E2E_RUNTIME names "cri-o": there are containerd crio`,
-		"E2E_HOOKS=nir":                 `E2E_HOOKS names "nir": there are nri required powercut wait cni lifecycle istio`,
+		"E2E_HOOKS=nir":                 `E2E_HOOKS names "nir": there are core nri required powercut wait cni lifecycle istio`,
 	} {
 		cmd := exec.CommandContext(t.Context(), "../../../e2e.sh")
 		// On a machine where nothing more could happen.
@@ -36,7 +36,7 @@ func TestEndToEndRun_roundsOfTests_areKnown(t *testing.T) {
 		known = append(known, strings.Fields(words[1])...)
 	}
 	files, err := filepath.Glob("../../../../test/e2e/*_test.go")
-	if err != nil || len(files) == 0 || len(known) != 11 { // ten rounds, and "none"
+	if err != nil || len(files) == 0 || len(known) != 12 { // eleven rounds, and "none"
 		t.Fatalf("files %q, known %q, error %v", files, known, err)
 	}
 	for _, file := range files {
@@ -66,8 +66,8 @@ if [[ $1 == exec ]]; then shift 2; exec "$@"; fi
 if [[ $2 == delete ]]; then echo "$@" >>"${0%/*}/deleted"; fi
 `
 
-// A test that fails beside others and passes alone is named; all else that fails is a failure.
-func TestEndToEndRunTriesAgainWhatFailsBesideOthers(t *testing.T) {
+// A test that fails beside others runs again alone, which says whether others disturb it. Either way it is a failure.
+func TestEndToEndRun_testFailsBesideOthers_runsAgainAloneAndFails(t *testing.T) {
 	const (
 		good   = "--- PASS: TestZ (1.00s)\n"
 		itself = "--- FAIL: TestA (2.00s)\n    --- FAIL: TestA/part (1.00s)\n"
@@ -82,10 +82,10 @@ func TestEndToEndRunTriesAgainWhatFailsBesideOthers(t *testing.T) {
 	}{
 		"nothing fails":              {runs: []string{good + "PASS\n"}, ok: true},
 		"one had none beside it":     {runs: []string{itself + end}},
-		"one fails, and passes":      {runs: []string{failed + end, passed}, ok: true, want: "e2e: passed alone after failing beside others: TestA (nftables)\n"},
-		"one fails again":            {runs: []string{failed + end, itself + end}, want: "(1.00s)"},
-		"one does not run again":     {runs: []string{failed + end, "PASS\n"}, want: "e2e: TestA has not passed alone"},
-		"one fails behind its words": {runs: []string{good + "words without an end" + itself + good + end, passed}, ok: true, want: ": TestA (nftables)\n"},
+		"one fails, and passes":      {runs: []string{failed + end, passed}, want: "e2e: TestA (nftables) has failed beside others, and passes alone\n"},
+		"one fails again":            {runs: []string{failed + end, itself + end}, want: "e2e: TestA (nftables) has failed beside others, and alone\n"},
+		"one does not run again":     {runs: []string{failed + end, "PASS\n"}, want: "e2e: TestA (nftables) has failed beside others, and alone\n"},
+		"one fails behind its words": {runs: []string{good + "words without an end" + itself + good + end, passed}, want: "TestA (nftables) has failed beside others, and passes alone\n"},
 		"four fail":                  {runs: []string{failed + "--- FAIL: TestB (1s)\n--- FAIL: TestC (1s)\n--- FAIL: TestD (1s)\n" + end}},
 		"some have not run":          {runs: []string{failed + "panic: test timed out after 15m0s\n"}},
 		"a benchmark fails, too":     {runs: []string{failed + "--- FAIL: BenchmarkA\n" + end}},
@@ -93,8 +93,13 @@ func TestEndToEndRunTriesAgainWhatFailsBesideOthers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, asked, deleted, err := endToEndRun(t, c.runs)
-			if (err == nil) != c.ok || !strings.Contains(out, c.want) || !strings.Contains(out, c.runs[0]) || len(asked) != len(c.runs) {
+			if (err == nil) != c.ok || !strings.Contains(out, c.want) || len(asked) != len(c.runs) {
 				t.Errorf("runs %q, error %v, and\n%s", asked, err, out)
+			}
+			for _, text := range c.runs {
+				if !strings.Contains(out, text) {
+					t.Errorf("the output of a run is not shown: %q", text)
+				}
 			}
 			wantArguments(t, asked)
 			if again := len(asked) > 1; again != strings.Contains(deleted, "kubectl delete namespaces --selector e2e-test") {
@@ -127,7 +132,7 @@ func endToEndRun(t *testing.T, runs []string) (out string, asked []string, delet
 	root := t.TempDir()
 	write(t, filepath.Join(root, "hack/e2e.sh"), read(t, "../../../e2e.sh"))
 	write(t, filepath.Join(root, "hack/cluster/kc"), clusterProgram)
-	for _, nothing := range []string{"hack/preflight.sh", "hack/deploy.sh", "bin/make", "bin/go", "test/e2e/here"} {
+	for _, nothing := range []string{"hack/preflight.sh", "hack/quick.sh", "hack/deploy.sh", "bin/make", "bin/go", "test/e2e/here"} {
 		write(t, filepath.Join(root, nothing), "#!/bin/bash\n")
 	}
 	write(t, filepath.Join(root, "build/e2e.test"), testProgram)

@@ -1,9 +1,13 @@
 package scripts
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"istio-pod-network-controller/hack/cluster/internal/program"
 )
 
 // goCommand is a go command whose tests have one package that passes with a skipped test, and one that fails.
@@ -44,4 +48,19 @@ func TestReasonsOfSkippedTestsAreShown(t *testing.T) {
 		"ok  \tm/pure\t(cached)\n", "ok  \tm/kernel\t0.1s\n", "skipped: 2, because network namespaces need root; this is uid 7\n",
 		"=== RUN   TestBroken\n    broken_test.go:5: got 1, want 2\n--- FAIL: TestBroken", "FAIL\tm/broken", "2 tests passed",
 	}, []string{"TestFine", "TestNoise"})
+}
+
+// What tests, linters and tools compile is taken by the cluster's programs only if the flags are the same to the letter.
+func TestQuick_flags_areThoseOfTheClustersPrograms(t *testing.T) {
+	for before, want := range map[string]string{
+		"":                "-trimpath '-gcflags=" + program.Gcflags + "'",
+		"-buildvcs=false": "-buildvcs=false -trimpath '-gcflags=" + program.Gcflags + "'",
+	} {
+		cmd := exec.CommandContext(t.Context(), "../../../quick.sh", "../../../quick.sh", "bash", "-c", "echo $CGO_ENABLED $GOFLAGS")
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "GOENV=off", "GOFLAGS=" + before}
+		out, err := cmd.CombinedOutput()
+		if got := strings.TrimSpace(string(out)); err != nil || got != "0 "+want {
+			t.Errorf("GOFLAGS=%s: %v, %q, want %q", before, err, got, want)
+		}
+	}
 }
