@@ -15,7 +15,7 @@ export GOWORK=off CGO_ENABLED=0
 flags=(-trimpath -buildvcs=false -tags seccomp,netgo,osusergo,no_btrfs,no_zfs,no_devmapper -gcflags 'all=-l -dwarf=false' -ldflags '-s -w')
 if [[ ${1:-} == test ]]; then
   cd test/istio
-  exec go test "${flags[@]}" .
+  exec go test -v "${flags[@]}" .
 fi
 key=$({ go env GOVERSION; echo "${flags[@]}"; cat test/istio/go.mod test/istio/go.sum; } | sha256sum | cut -c1-16)
 bin=${XDG_CACHE_HOME:-$HOME/.cache}/istio-pod-network-controller/cluster/istio-$key

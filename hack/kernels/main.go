@@ -119,7 +119,7 @@ func show(w io.Writer, r report.Report) error {
 		fmt.Fprintf(w, "skipped: %s: %s\n", s.Test, s.Reason)
 	}
 	for _, test := range r.Alone {
-		fmt.Fprintf(w, "passed alone after failing beside others: %s\n", test)
+		fmt.Fprintf(w, "fails beside others, and passes alone: %s\n", test)
 	}
 	if len(r.Failed) > 0 {
 		return fmt.Errorf("on Linux %s failed:\n  %s\nwhat they said is in build/kernels/%s", r.Release, strings.Join(r.Failed, "\n  "), r.Kernel)

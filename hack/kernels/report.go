@@ -19,8 +19,8 @@ import (
 	"istio-pod-network-controller/hack/kernels/report"
 )
 
-// outcome is what became of one test or part of a test.
-type outcome struct{ action, reason string }
+// outcome is what became of one test or part of a test, and what it said.
+type outcome struct{ action, reason, said string }
 
 // read reads what the programs left.
 func (m Machine) read(ctx context.Context, programs []job.Program) (report.Report, error) {
@@ -82,7 +82,8 @@ func backends(test string) (names []string) {
 	return names
 }
 
-// outcomes returns the results of a program's tests, of those that ran again the later ones. Whole failures are added to the report.
+// outcomes returns the results of a program's tests, beside each other. Whole failures, and tests that pass alone, are added to the report. What failed
+// tests have said is printed, and what they said alone.
 func (m Machine) outcomes(ctx context.Context, p job.Program, r *report.Report) (map[string]outcome, error) {
 	outcomes, err := m.parse(ctx, p.Name)
 	if err != nil {
@@ -96,17 +97,21 @@ func (m Machine) outcomes(ctx context.Context, p job.Program, r *report.Report) 
 	case code != 0 && len(failed) == 0:
 		r.Failed = append(r.Failed, fmt.Sprintf("%s ended with %d", p.Name, code))
 	}
-	if _, err := m.exitCode(p.Name + ".again"); err == nil {
-		again, err := m.parse(ctx, p.Name+".again")
-		if err != nil {
-			return nil, err
+	again, err := m.parse(ctx, p.Name+".again") // nothing, if none ran again
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range failed {
+		test := p.Name + "." + name
+		fmt.Fprintf(m.Console, "%s fails beside others:\n%s", test, outcomes[name].said)
+		o, ran := again[name]
+		if !ran {
+			continue
 		}
-		for _, name := range failed {
-			if o, ok := again[name]; ok && o.action == "pass" {
-				r.Alone = append(r.Alone, p.Name+"."+name)
-			}
+		fmt.Fprintf(m.Console, "%s, alone: %s\n%s", test, o.action, o.said)
+		if o.action == "pass" {
+			r.Alone = append(r.Alone, test)
 		}
-		maps.Copy(outcomes, again)
 	}
 	return outcomes, nil
 }
@@ -141,6 +146,7 @@ func (m Machine) parse(ctx context.Context, name string) (map[string]outcome, er
 		o := outcomes[event.Test]
 		switch event.Action {
 		case "output":
+			o.said += event.Output
 			if match := reason.FindStringSubmatch(event.Output); match != nil {
 				o.reason = match[1]
 			}

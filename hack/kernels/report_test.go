@@ -24,6 +24,7 @@ func TestReport_countsByBackend_andNamesWhatFailed(t *testing.T) {
 		want        []report.Count
 		wantFailed  []string
 		wantAlone   []string
+		wantSaid    []string
 		wantSkipped int
 	}{
 		"parts count, and what has parts does not": {
@@ -31,12 +32,14 @@ func TestReport_countsByBackend_andNamesWhatFailed(t *testing.T) {
 				"=== RUN   TestA/iptables_legacy", "--- PASS: TestA/iptables_legacy (0.01s)", "--- PASS: TestA (0.02s)", "PASS")},
 			want: []report.Count{{Backend: "iptables-legacy", Passed: 1, Failed: 0, Skipped: 0}, {Backend: "nftables", Passed: 1, Failed: 0, Skipped: 0}},
 		},
-		"a test that fails beside others and passes alone": {
+		"a test that fails beside others and passes alone is a failure": {
 			files: map[string]string{
-				"p.code": "1", "p.out": said("=== RUN   TestA", "--- FAIL: TestA (0.01s)", "FAIL"),
+				"p.code": "1", "p.out": said("=== RUN   TestA") + "    x_test.go:20: too slow\n" + said("--- FAIL: TestA (0.01s)", "FAIL"),
 				"p.again.code": "0", "p.again.out": said("=== RUN   TestA", "--- PASS: TestA (0.01s)", "PASS"),
 			},
-			want: []report.Count{{Backend: "any", Passed: 1, Failed: 0, Skipped: 0}}, wantAlone: []string{"p.TestA"},
+			want:       []report.Count{{Backend: "any", Passed: 0, Failed: 1, Skipped: 0}},
+			wantFailed: []string{"p.TestA"}, wantAlone: []string{"p.TestA"},
+			wantSaid: []string{"p.TestA fails beside others:", "too slow", "p.TestA, alone: pass"},
 		},
 		"a test that fails twice": {
 			files: map[string]string{
@@ -44,6 +47,7 @@ func TestReport_countsByBackend_andNamesWhatFailed(t *testing.T) {
 				"p.again.code": "1", "p.again.out": said("=== RUN   TestA", "--- FAIL: TestA (0.01s)", "FAIL"),
 			},
 			want: []report.Count{{Backend: "any", Passed: 0, Failed: 1, Skipped: 0}}, wantFailed: []string{"p.TestA"},
+			wantSaid: []string{"p.TestA fails beside others:", "p.TestA, alone: fail"},
 		},
 		"a test that fails behind its parts": {
 			files: map[string]string{"p.code": "1", "p.out": said("=== RUN   TestA", "=== RUN   TestA/x", "--- PASS: TestA/x (0.01s)", "--- FAIL: TestA (0.02s)", "FAIL")},
@@ -69,24 +73,42 @@ func TestReport_countsByBackend_andNamesWhatFailed(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			m := Machine{Kernel: Kernel{Series: c.kernel}, Results: t.TempDir()}
-			for file, text := range c.files {
-				if err := os.WriteFile(filepath.Join(m.Results, file), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			got, err := m.read(t.Context(), []job.Program{{Name: "p"}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			got, console := readFiles(t, c.kernel, c.files)
 			if !slices.Equal(got.Backends, c.want) || !slices.Equal(got.Failed, c.wantFailed) || !slices.Equal(got.Alone, c.wantAlone) ||
 				len(got.Skipped) != c.wantSkipped {
 				t.Errorf("%+v", got)
 			}
+			wantLines(t, console, c.wantSaid)
 			if err := show(t.Output(), got); (err != nil) != (len(c.wantFailed) > 0) {
 				t.Errorf("error %v", err)
 			}
 		})
+	}
+}
+
+// readFiles reads what the program p has left, and returns the report and what was printed.
+func readFiles(t *testing.T, kernel string, files map[string]string) (report.Report, string) {
+	t.Helper()
+	var console strings.Builder
+	m := Machine{Kernel: Kernel{Series: kernel}, Results: t.TempDir(), Console: &console}
+	for file, text := range files {
+		if err := os.WriteFile(filepath.Join(m.Results, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := m.read(t.Context(), []job.Program{{Name: "p"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got, console.String()
+}
+
+func wantLines(t *testing.T, text string, want []string) {
+	t.Helper()
+	for _, line := range want {
+		if !strings.Contains(text, line) {
+			t.Errorf("no %q in\n%s", line, text)
+		}
 	}
 }
 

@@ -1,61 +1,109 @@
 package main
 
-import (
-	"fmt"
-	"slices"
-	"strings"
-)
+import "strings"
 
 // Cell is one thing to run, by a target or script that anyone can start by hand.
 type Cell struct {
 	Name string
-	// Shows is what the table says of it.
+	// Shows is what the page says of it.
 	Shows string
 	// Command is run in the checkout, with more variables.
 	Command   []string
 	Variables []string
 	// Kernel is a version whose report says more than passed or failed.
 	Kernel string
-	// Quick cells together take some minutes.
-	Quick bool
+	// Testless cells are not made of tests. The others fail if no test has passed: a pattern that matches nothing would pass.
+	Testless bool
+	Inputs   Inputs
 }
 
-// cells lists all cells, cheap ones first: what `make test` and `make e2e` do not run.
+const (
+	product = ". ./cmd/..."
+	kit     = "chart/ hack/build.sh hack/cluster/ hack/deploy.sh hack/e2e.sh hack/quick.sh test/e2e/"
+)
+
+// cells lists all cells.
 func cells() []Cell {
-	var list []Cell
-	for _, kernel := range []string{"5.10", "6.1", "6.12"} {
-		for _, part := range parts() {
-			list = append(list, Cell{
-				Name: "kernel-" + kernel + "-" + part.name, Shows: part.shows + " on Linux " + kernel, Kernel: kernel,
-				Quick:   part.quick && kernel != "6.1", // the oldest and the newest
-				Command: []string{"make", "test-kernels", "KERNELS=" + kernel, "PACKAGES=" + part.packages},
-			})
-		}
+	list := []Cell{
+		{
+			Name: "mutate", Shows: "tests notice each change of the code that makes rules", Command: []string{"make", "mutate"}, Testless: true,
+			Inputs: Inputs{Packages: "./iptables ./test/interpreter", Tests: true, Paths: "hack/tools/mutate/"},
+		},
+		{
+			Name: "race", Shows: "the tests of every package with the race detector", Command: []string{"make", "test-go"}, Variables: []string{"RACE=all"},
+			Inputs: Inputs{Packages: "./...", Tests: true, Paths: "hack/quick.sh hack/test.sh"},
+		},
+		{
+			Name: "fuzz", Shows: "each fuzz target for ten seconds", Command: []string{"make", "fuzz", "FUZZTIME=10s"}, Testless: true,
+			Inputs: Inputs{Packages: "./internal/intent ./internal/rawnetlink ./iptables/... ./runtime/cni/... ./runtime/cri ./runtime/docker ./sidecars", Tests: true, Paths: "hack/tools/fuzz.sh"},
+		},
+		{
+			Name: "release-check", Shows: "two builds of the release are equal, and its arm64 programs run", Command: []string{"make", "release-check"}, Testless: true,
+			Inputs: Inputs{Packages: product + " ./diagnostics/...", Paths: "LICENSE chart/ cmd/kubectl-pod_network/ config/samples/pod.yaml hack/cluster/ hack/krew.yaml hack/release.sh hack/tools/sbom/"},
+		},
+		{
+			Name: "istio", Shows: "pods as real Istio injects them, before and after a migration", Command: []string{"make", "test-istio"},
+			Inputs: Inputs{Packages: "./diagnostics/check ./sidecars/istio ./test/kerneltest", Paths: "config/samples/istio-operator.yaml hack/istio.sh test/istio/ test/standins/xdsenvoy/"},
+		},
+		{
+			Name: "bench-small", Shows: "each benchmark without a cluster, once and small", Command: []string{"make", "bench-small"}, Testless: true,
+			Inputs: Inputs{Packages: product + " ./iptables/kernel ./test/standins/apistandin", Paths: "hack/bench hack/cluster/ hack/istio.sh hack/scale/"},
+		},
+		{
+			// Everything else that `make test` and `make demo` read is tested by CI, with warm caches.
+			Name: "fresh-cold", Shows: "`make test` and `make demo` on a bare Debian where nothing was ever built", Command: []string{"make", "fresh"},
+			Variables: []string{"FRESH_COLD=1"},
+			Inputs: Inputs{Paths: "Makefile cmd/kubectl-pod_network/go. go.mod go.sum hack/build.sh hack/cluster/ hack/demo hack/deploy.sh hack/fresh.sh hack/kernels/go. hack/matrix/go. " +
+				"hack/preflight.sh hack/quick.sh hack/test.sh hack/tools/helm/go. test/e2e/go. test/standins/xdsenvoy/go."},
+		},
 	}
 	for _, version := range []string{"1.7.35", "2.1.9", "2.2.5", "2.2.9", "2.3.7"} {
 		list = append(list, Cell{
 			Name: "containerd-" + version, Shows: "refusals by NRI, and a restart behind them, with containerd " + version,
 			Command: []string{"make", "test-runtimes", "VERSIONS=" + version},
+			Inputs:  Inputs{Packages: "./runtime/nri", Tests: true, Paths: "hack/cluster/ hack/quick.sh hack/test.sh"},
 		})
 	}
+	return append(append(list, clusterCells()...), kernelCells()...)
+}
+
+// clusterCells are rounds of the end-to-end tests.
+func clusterCells() []Cell {
+	var list []Cell
+	for _, name := range []string{"nftables", "iptables", "nri", "required", "powercut", "wait", "cni", "lifecycle", "istio"} {
+		list = append(list, round(name, Cell{Name: "e2e-" + name, Shows: "the end-to-end tests, round " + name}))
+	}
+	list = append(list, round("nri", Cell{
+		Name: "e2e-bench", Shows: "each benchmark in the cluster, once and small", Command: []string{"hack/e2e.sh", "-test.run", "^$"},
+		Variables: []string{"E2E_BENCH=small", "E2E_BACKENDS=nftables"}, Testless: true,
+	}))
 	for _, version := range []string{"1.34.4", "1.35.4", "1.36.3"} {
-		list = append(list, cluster("kubernetes-"+version, "the end-to-end tests, round nri, on Kubernetes "+version,
-			"E2E_KUBERNETES="+version, "E2E_BACKENDS=none", "E2E_HOOKS=nri"))
+		list = append(list, round("nri", Cell{
+			Name: "e2e-kubernetes-" + version, Shows: "the end-to-end tests, round nri, on Kubernetes " + version, Variables: []string{"E2E_KUBERNETES=" + version},
+		}))
 	}
-	list = append(list, cluster("upgrade-1.36.3", "Kubernetes goes over from 1.36.3 to the kit's release under load",
-		"E2E_KUBERNETES=1.36.3", "E2E_BACKENDS=none", "E2E_HOOKS=kubernetes"))
 	for _, version := range []string{"1.7.35", "2.3.7"} {
-		list = append(list, cluster("containerd-"+version, "the end-to-end tests, round nri, on containerd "+version,
-			"E2E_CONTAINERD="+version, "E2E_BACKENDS=none", "E2E_HOOKS=nri"))
+		list = append(list, round("nri", Cell{
+			Name: "e2e-containerd-" + version, Shows: "the end-to-end tests, round nri, on containerd " + version, Variables: []string{"E2E_CONTAINERD=" + version},
+		}))
 	}
-	list = append(list,
-		cluster("crio-nftables", "the end-to-end tests on CRI-O, backend nftables", "E2E_RUNTIME=crio", "E2E_BACKENDS=nftables", "E2E_HOOKS="),
-		cluster("crio-nri", "the end-to-end tests on CRI-O, round nri", "E2E_RUNTIME=crio", "E2E_BACKENDS=none", "E2E_HOOKS=nri"))
-	return append(list, Cell{
-		Name: "cluster-vm-6.12", Command: []string{"hack/e2e.sh", "-test.run", "^(" + strings.Join(emulated(), "|") + ")$"},
-		Shows:     "the one-node cluster on Linux 6.12 with cgroup v2 alone, in a virtual machine: first packets by NRI, and a managed proxy that is upgraded",
-		Variables: []string{"E2E_KERNEL=6.12", "E2E_BURST=4", "E2E_BACKENDS=none", "E2E_HOOKS=nri"},
-	})
+	return append(list,
+		round("kubernetes", Cell{
+			Name: "e2e-upgrade-1.36.3", Shows: "Kubernetes goes over from 1.36.3 to the kit's release under load", Variables: []string{"E2E_KUBERNETES=1.36.3"},
+		}),
+		round("nftables", Cell{Name: "e2e-crio-nftables", Shows: "the end-to-end tests on CRI-O, backend nftables", Variables: []string{"E2E_RUNTIME=crio"}}),
+		round("nri", Cell{Name: "e2e-crio-nri", Shows: "the end-to-end tests on CRI-O, round nri", Variables: []string{"E2E_RUNTIME=crio"}}),
+		round("nri", Cell{
+			Name: "cluster-vm-6.12", Command: []string{"hack/e2e.sh", "-test.run", "^(" + strings.Join(emulated(), "|") + ")$"},
+			Shows:     "the one-node cluster on Linux 6.12 with cgroup v2 alone, in a virtual machine: first packets by NRI, and a managed proxy that is upgraded",
+			Variables: []string{"E2E_KERNEL=6.12", "E2E_BURST=4"}, Inputs: Inputs{Paths: "hack/kernels/"},
+		}),
+		round("powercut", Cell{
+			Name: "powercut", Shows: "twenty power cuts of the one-node cluster", Command: []string{"make", "powercut"}, Inputs: Inputs{Paths: "hack/powercut.sh"},
+		}),
+		round("required", Cell{
+			Name: "chaos", Shows: "ten minutes of chaos on the one-node cluster", Command: []string{"make", "chaos"}, Inputs: Inputs{Paths: "hack/chaos.sh"},
+		}))
 }
 
 // emulated are end-to-end tests that show the most for their time.
@@ -63,49 +111,45 @@ func emulated() []string {
 	return []string{"TestBurstNoFirstConnectionBypassesTheProxy", "TestSidecarTakesTheConnectionsOfAPlainPod", "TestProxyProfilePausedUpgradesNobody"}
 }
 
-// part is a part of the tests that program the kernel: a boot and some minutes, so that what is cut off is little.
-type part struct {
-	name, shows, packages string
-	quick                 bool
-}
-
-func parts() []part {
-	return []part{
-		{"nftables", "namespaces, routes and the nftables backend", "./internal/netns ./internal/rawnetlink ./iptables/routing ./iptables/nftables", true},
-		{"iptables", "the iptables backend and foreign rules", "./iptables/foreign ./iptables/xtables", false},
-		{"backends", "backends beside and behind each other", "./internal/redirection ./iptables/kernel", false},
-		{"traffic", "connections through the rules", "./test/...", false},
-		{"agent", "the agent, its proxies and the commands", "./internal/serving ./agent/... ./sidecars/... ./diagnostics/... ./cmd/...", false},
+// round completes a cell that is one round of the end-to-end tests. Pages are inputs of the rounds that run their commands.
+func round(name string, c Cell) Cell {
+	backend, hook, pages := "none", name, ""
+	switch name {
+	case "nftables", "iptables":
+		backend, hook, pages = name, "", "docs/quick-start.md hack/demo/bookinfo.yaml"
+	case "nri":
+		pages = "docs/managed-proxies-shared.md docs/migrate-2018-controller.md docs/troubleshooting.md config/samples/ config/samples/README.md test/conformance/testdata/istio/"
+	case "istio":
+		pages = "docs/istio-outside-the-pod.md docs/migrate-istio-cni.md docs/migrate-istio-init.md hack/istio.sh test/istio/go. test/standins/xdsenvoy/"
 	}
+	if c.Command == nil {
+		c.Command = []string{"hack/e2e.sh"}
+	}
+	// Of a variable that is there twice the last counts.
+	c.Variables = append([]string{"E2E_BACKENDS=" + backend, "E2E_HOOKS=" + hook}, c.Variables...)
+	c.Inputs = Inputs{Packages: product, Paths: strings.Join([]string{kit, pages, c.Inputs.Paths}, " ")}
+	return c
 }
 
-// cluster is a cell with rounds of the end-to-end tests.
-func cluster(name, shows string, variables ...string) Cell {
-	return Cell{Name: "e2e-" + name, Shows: shows, Command: []string{"hack/e2e.sh"}, Variables: variables}
-}
-
-// choose returns the cells that a list of words names: all, quick, or cells and beginnings of their names.
-func choose(list []Cell, words string) ([]Cell, error) {
-	var chosen []Cell
-	for word := range strings.FieldsSeq(words) {
-		before := len(chosen)
-		for _, c := range list {
-			fits := c.Quick && word == "quick" || word == "all" || c.Name == word || strings.HasPrefix(c.Name, word+"-")
-			if fits && !slices.ContainsFunc(chosen, func(other Cell) bool { return other.Name == c.Name }) {
-				chosen = append(chosen, c)
-			}
+// kernelCells have the tests that program the kernel in parts of a boot and some minutes, so that little is lost when a run is cut off.
+func kernelCells() []Cell {
+	var list []Cell
+	for _, kernel := range kernels() {
+		for _, part := range [][3]string{
+			{"nftables", "namespaces, routes and the nftables backend", "./internal/netns ./internal/rawnetlink ./iptables/routing ./iptables/nftables"},
+			{"iptables", "the iptables backend and foreign rules", "./iptables/foreign ./iptables/xtables"},
+			{"backends", "backends beside and behind each other", "./internal/redirection ./iptables/kernel"},
+			{"traffic", "connections through the rules", "./test/conformance ./test/interpreter"},
+			{"agent", "the agent, its proxies and the commands", "./internal/serving ./agent/... ./sidecars/... ./diagnostics/... ./cmd/..."},
+		} {
+			list = append(list, Cell{
+				Name: "kernel-" + kernel + "-" + part[0], Shows: part[1] + " on Linux " + kernel, Kernel: kernel,
+				Command: []string{"make", "test-kernels", "KERNELS=" + kernel, "PACKAGES=" + part[2]},
+				Inputs:  Inputs{Packages: part[2], Tests: true, Paths: "hack/kernels/ config/samples/"},
+			})
 		}
-		if len(chosen) == before {
-			return nil, fmt.Errorf("no cell %q: there are %s", word, names(list))
-		}
 	}
-	return chosen, nil
+	return list
 }
 
-func names(list []Cell) string {
-	all := []string{"all", "quick"}
-	for _, c := range list {
-		all = append(all, c.Name)
-	}
-	return strings.Join(all, ", ")
-}
+func kernels() []string { return []string{"5.10", "6.1", "6.12"} }

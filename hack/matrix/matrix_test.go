@@ -1,21 +1,28 @@
 package main
 
 import (
-	"io/fs"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"istio-pod-network-controller/hack/kernels/report"
 )
 
 func TestChoose_words_nameCells(t *testing.T) {
-	list := []Cell{{Name: "kernel-6.1-a", Quick: true}, {Name: "kernel-6.1-b"}, {Name: "kernel-6.12-a", Quick: true}, {Name: "e2e-nri"}}
+	list := []Cell{{Name: "kernel-6.1-a", Testless: true}, {Name: "kernel-6.1-b"}, {Name: "kernel-6.12-a", Testless: true}, {Name: "e2e-nri"}}
+	conditions := map[string]func(Cell) (bool, error){
+		"all":     func(Cell) (bool, error) { return true, nil },
+		"stale":   func(c Cell) (bool, error) { return c.Testless, nil },
+		"touched": func(Cell) (bool, error) { return false, nil },
+		"broken":  func(Cell) (bool, error) { return true, errors.New("no history") },
+	}
 	for words, want := range map[string]string{
-		"quick":                "kernel-6.1-a kernel-6.12-a",
+		"stale":                "kernel-6.1-a kernel-6.12-a",
+		"touched":              "",
+		"touched e2e":          "e2e-nri",
+		"broken":               "error",
 		"all":                  "kernel-6.1-a kernel-6.1-b kernel-6.12-a e2e-nri",
 		"kernel":               "kernel-6.1-a kernel-6.1-b kernel-6.12-a",
 		"kernel-6.1":           "kernel-6.1-a kernel-6.1-b",
@@ -24,7 +31,7 @@ func TestChoose_words_nameCells(t *testing.T) {
 		"kernel nothing":       "error",
 	} {
 		t.Run(words, func(t *testing.T) {
-			chosen, err := choose(list, words)
+			chosen, err := choose(list, words, conditions)
 			var got []string
 			for _, c := range chosen {
 				got = append(got, c.Name)
@@ -39,53 +46,9 @@ func TestChoose_words_nameCells(t *testing.T) {
 	}
 }
 
-func TestEveryCellHasANameOfItsOwn(t *testing.T) {
-	seen := map[string]bool{}
-	for _, c := range cells() {
-		if seen[c.Name] || c.Shows == "" {
-			t.Errorf("%+v", c)
-		}
-		seen[c.Name] = true
-	}
-}
-
-func TestParts_togetherHaveEveryPackageWithKernelTests(t *testing.T) {
-	root := os.DirFS("../..")
-	var all []string
-	for _, p := range parts() {
-		all = append(all, strings.Fields(p.packages)...)
-	}
-	err := fs.WalkDir(root, ".", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			if _, module := fs.Stat(root, path+"/go.mod"); module == nil && path != "." {
-				return fs.SkipDir
-			}
-			return err
-		}
-		if !strings.HasSuffix(path, "_test.go") {
-			return nil
-		}
-		text, err := fs.ReadFile(root, path)
-		if err != nil || !strings.Contains(string(text), `/test/kerneltest"`) {
-			return err
-		}
-		directory := "./" + filepath.Dir(path)
-		if !slices.ContainsFunc(all, func(pattern string) bool {
-			prefix, tree := strings.CutSuffix(pattern, "...")
-			return pattern == directory || tree && strings.HasPrefix(directory+"/", prefix)
-		}) {
-			t.Errorf("no part has %s", directory)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // A cell notes in a file that it ran.
 func noting(root, name, status string) Cell {
-	return Cell{Name: name, Shows: "a note", Command: []string{"sh", "-c", "echo ran >>" + filepath.Join(root, name) + "; exit " + status}}
+	return Cell{Name: name, Shows: "a note", Command: []string{"sh", "-c", "echo ran >>" + filepath.Join(root, name) + "; exit " + status}, Testless: true}
 }
 
 func TestRun_aCellThatHasPassed_isNotRunAgainAtThisCommit(t *testing.T) {
@@ -126,42 +89,88 @@ func TestRun_aKernelThatLeavesNoReport_isNoPass(t *testing.T) {
 	}
 }
 
-func TestDocument_hasARowForEachResult(t *testing.T) {
-	page := filepath.Join(t.TempDir(), "page.md")
-	if err := os.WriteFile(page, []byte("before\n"+begin+"old\n"+end+"after\n"), 0o600); err != nil {
+func TestRun_tests_areCounted(t *testing.T) {
+	const reports = `{"release": "6.1", "package": "6.1.1", "backends": [{"backend": "any", "passed": 3, "failed": 0, "skipped": 1}, {"backend": "nftables", "passed": 4}]}`
+	cases := map[string]struct {
+		said, kernel string
+		testless     bool
+		wantTests    int
+		wantPassed   bool
+	}{
+		"tests of go test, without their parts":       {said: "--- PASS: TestA (0.00s)\n    --- PASS: TestA/b (0.00s)\n--- SKIP: TestB (0.00s)\n--- PASS: TestC (1.00s)\nPASS", wantTests: 2, wantPassed: true},
+		"tests that a script has counted":             {said: "ok  \tx\t1s\n      123 tests passed\nok  \ty\t1s\n      4 tests passed", wantTests: 127, wantPassed: true},
+		"tests of a kernel, as its report says":       {said: "--- PASS: TestA (0.00s)", kernel: "6.1", wantTests: 7, wantPassed: true},
+		"a pattern that matches nothing":              {said: "testing: warning: no tests to run\nPASS"},
+		"scripts that have counted none":              {said: "      0 tests passed"},
+		"a cell that is not made of tests, with none": {said: "done", testless: true, wantPassed: true},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			said := "printf '%s\\n' '" + c.said + "'; mkdir -p build/kernels; echo '" + reports + "' >build/kernels/6.1.json"
+			r := Runner{Root: root, Directory: root, Out: t.Output(), Now: time.Now, Commit: "abc"}
+			result, err := r.run(t.Context(), Cell{Name: "cell", Command: []string{"sh", "-c", said}, Kernel: c.kernel, Testless: c.testless})
+			if err != nil || result.Tests != c.wantTests || result.Passed != c.wantPassed || (result.Report != nil) != (c.kernel != "") {
+				t.Errorf("%+v, %v", result, err)
+			}
+		})
+	}
+}
+
+func TestKeep_aCellsResult_replacesItsEarlierOne(t *testing.T) {
+	root := t.TempDir()
+	old := `[{"cell": "b", "shows": "a note", "passed": true, "date": "2026-11-26", "commit": "abc", "seconds": 4}]`
+	if err := errors.Join(os.MkdirAll(filepath.Join(root, "hack/matrix"), 0o700), os.WriteFile(resultsFile(root), []byte(old), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	err := document(page, []Result{
-		{Cell: "containerd-2.2.9", Shows: "refusals", Passed: true, Date: "2026-11-26", Commit: "abc"},
-		{Cell: "kernel-5.10-nftables", Date: "2026-11-25", Commit: "abc", Passed: true, Report: &report.Report{
-			Release: "5.10.0-32-amd64", Package: "5.10.223-1", Backends: []report.Count{{Backend: "any", Passed: 5, Failed: 0, Skipped: 1}, {Backend: "nftables", Passed: 7, Failed: 0, Skipped: 0}},
-			Skipped: []report.Skip{{Test: "a.TestA", Reason: "no cookie"}},
-		}},
-		{Cell: "kernel-5.10-backends", Date: "2026-11-26", Commit: "def", Report: &report.Report{
-			Release: "5.10.0-32-amd64", Package: "5.10.223-1", Backends: []report.Count{{Backend: "nftables", Passed: 2, Failed: 1, Skipped: 0}}, Failed: []string{"b.TestB"},
-		}},
-		{Cell: "kernel-5.10-agent", Date: "2026-11-26", Commit: "def"},
+	for _, r := range []Result{{Cell: "a"}, {Cell: "a", Passed: true, Tests: 7}} {
+		if err := keep(root, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := kept(root)
+	want := []Result{{Cell: "a", Passed: true, Tests: 7}, {Cell: "b", Passed: true, Date: "2026-11-26", Commit: "abc", Seconds: 4}}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// The page is the same behind the commit that has it, so that a check of generated files passes.
+func TestStart_table_isTheSameBehindItsCommit(t *testing.T) {
+	r := newRepository(t)
+	page := filepath.Join(r.root, "docs/support-matrix.md")
+	first := r.git("rev-parse", "--short=10", "HEAD")
+	r.write(map[string]string{
+		"docs/support-matrix.md": begin + end, "go.sum": "",
+		"hack/matrix/results.json": `[{"cell": "fresh-cold", "passed": true, "date": "2026-11-26", "commit": "` + first + `", "seconds": 4, "tests": 9}]`,
 	})
-	if err != nil {
-		t.Fatal(err)
+	var pages []string
+	for _, tag := range []string{"second", "third"} {
+		if err := start(t.Context(), []string{"table", r.root}, t.Output()); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, string(text))
+		r.write(map[string]string{"other": tag})
+		r.commit(tag)
 	}
-	want := "before\n" + begin + `
-| Kernel, with cgroup v2 alone | nftables | iptables-nft | iptables-legacy | Other tests | When, and at which commit |
-|---|---|---|---|---|---|
-| 5.10.0-32-amd64 (Debian's 5.10.223-1) | 9 passed, 1 failed | not run | not run | 5 passed, 1 skipped | 2026-11-25, abc; 2026-11-26, def |
+	if row := "passed, stale | 9 | 4 s | 2026-11-26, " + first + " |"; !strings.Contains(pages[0], row) || pages[0] != pages[1] {
+		t.Errorf("want %q in\n%s\nand then the same:\n%s", row, pages[0], pages[1])
+	}
+}
 
-- Linux 5.10 fails ` + "`b.TestB`" + `.
-- Linux 5.10 fails ` + "`kernel-5.10-agent`" + ` before its tests have ended.
-- Linux 5.10 skips 1: no cookie.
-- Not run yet: the iptables backend and foreign rules on Linux 5.10.
-- Not run yet: connections through the rules on Linux 5.10.
-
-| Cell | What | Result | When, and at which commit |
-|---|---|---|---|
-| ` + "`containerd-2.2.9`" + ` | refusals | passed | 2026-11-26, abc |
-
-` + end + "after\n"
-	if got, err := os.ReadFile(page); err != nil || string(got) != want {
-		t.Errorf("%v\n%s", err, got)
+func TestStart_run_saysWhatItCannotRun(t *testing.T) {
+	r := newRepository(t)
+	t.Setenv("SINCE", "v0.0.0")
+	for words, want := range map[string]string{"nothing": "no cell \"nothing\": there are all, stale, touched, mutate", "touched": "v0.0.0"} {
+		if err := start(t.Context(), []string{"run", r.root, words}, t.Output()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want %q", words, err, want)
+		}
+	}
+	if err := start(t.Context(), []string{"table"}, t.Output()); err == nil || !strings.HasPrefix(err.Error(), "usage: ") {
+		t.Errorf("error %v", err)
 	}
 }

@@ -26,7 +26,7 @@ func burstSize(t *testing.T) int {
 
 // Not parallel: it starts as many pods as the node takes.
 //
-//e2e:rounds nri wait
+//e2e:rounds core nri wait
 func TestBurstNoFirstConnectionBypassesTheProxy(t *testing.T) {
 	s := newSpace(t, nil)
 	s.awaitPolicy(t)

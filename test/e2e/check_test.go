@@ -142,7 +142,7 @@ func TestConnectivityIsProvenByHelmTest(t *testing.T) {
 
 // The agent goes, by a nodeSelector that no node has, and comes back. Not parallel: others need it.
 //
-//e2e:rounds nftables
+//e2e:rounds core nftables
 func TestCheckAndHelmTestTellThatTheAgentIsAway(t *testing.T) {
 	s := newSpace(t, nil)
 	levels, got := checked(t)

@@ -40,7 +40,7 @@ func lookups() map[string][]string {
 	}
 }
 
-//e2e:rounds nftables iptables
+//e2e:rounds core nftables iptables
 func TestLookupsAreCapturedAsThePodSays(t *testing.T) {
 	t.Parallel()
 	serveNames(t)

@@ -22,7 +22,7 @@ func hook() string { return os.Getenv("E2E_HOOK") }
 // reporter is the early hook of this run, or watch where there is none.
 func reporter() string {
 	switch hook() {
-	case "required":
+	case "core", "required":
 		return "nri"
 	case "wait", "":
 		return "watch"
@@ -41,7 +41,7 @@ func isLate(name string) bool { return name == "watch" || name == "verify" }
 
 // A pod that cannot be redirected as it asks does not start, says why, and starts when it is mended.
 //
-//e2e:rounds nri cni
+//e2e:rounds core nri cni
 func TestEarlyRefusesWhatCannotBeRedirected(t *testing.T) {
 	s := newSpace(t, asked())
 	caught := catchAll(t)
@@ -111,7 +111,7 @@ func (s *space) awaitConnected(t *testing.T) {
 
 // An update hands the node over from agent to agent: there is no moment without one.
 //
-//e2e:rounds nri
+//e2e:rounds core nri
 func TestEarlyUpdateLeavesNoGap(t *testing.T) {
 	s := newSpace(t, asked())
 	caught := catchAll(t)

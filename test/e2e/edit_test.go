@@ -4,7 +4,7 @@ import "testing"
 
 // nat rules decide once a connection: a new rule set must be there for the next one and leave those that are open alone.
 //
-//e2e:rounds nftables iptables
+//e2e:rounds core nftables iptables
 func TestEditsOfARunningPodAreFollowedInPlace(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())

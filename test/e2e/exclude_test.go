@@ -27,7 +27,7 @@ func TestExcludedPortsAndRangesStayDirect(t *testing.T) {
 
 // An excluded range wins over an included one around it.
 //
-//e2e:rounds nftables iptables
+//e2e:rounds core nftables iptables
 func TestOnlyIncludedPortsAndRangesAreRedirected(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())

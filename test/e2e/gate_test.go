@@ -15,7 +15,7 @@ import (
 //
 // Not parallel: it takes the agent away.
 //
-//e2e:rounds nftables
+//e2e:rounds core nftables
 func TestServicesSendNothingToAPodWithoutItsRules(t *testing.T) {
 	s := newSpace(t, nil)
 	client := s.start(t, newPod("client", nil, appContainer()))

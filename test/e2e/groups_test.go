@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-//e2e:rounds nftables iptables
+//e2e:rounds core nftables iptables
 func TestExcludedGroupAndUserOfAnotherProxy(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())

@@ -220,7 +220,7 @@ func TestInspectRefusesOthersPods(t *testing.T) {
 
 // Rules that somebody has taken away are shown as a difference until the agent puts them back.
 //
-//e2e:rounds nftables iptables
+//e2e:rounds core nftables iptables
 func TestInspectShowsDrift(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())

@@ -14,7 +14,7 @@ import (
 //
 // Not parallel: it wants a node without other failed pods.
 //
-//e2e:rounds nri
+//e2e:rounds core nri
 func TestPrometheusReadsTheAgent(t *testing.T) {
 	s := newQuietSpace(t, asked())
 	p := s.startPrometheus(t)

@@ -10,7 +10,7 @@ import (
 // What the application sees as its peer and what the proxy read from the kernel must agree: either alone could be right
 // while the connection went astray.
 //
-//e2e:rounds nftables iptables
+//e2e:rounds core nftables iptables
 func TestTrafficPassesTheProxyInBothFamilies(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())

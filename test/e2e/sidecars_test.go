@@ -316,7 +316,7 @@ func (m managed) wantNothingLeft(t *testing.T, uids []types.UID) {
 
 // An application without anything in its spec runs in the mesh.
 //
-//e2e:rounds nri
+//e2e:rounds core nri
 func TestSidecarTakesTheConnectionsOfAPlainPod(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)

@@ -174,7 +174,7 @@ func (b *underLoad) wantNoneLost(t *testing.T) {
 //
 // Not parallel: it ends them.
 //
-//e2e:rounds nri
+//e2e:rounds core nri
 func TestSidecarsAreUpgradedWithoutALostConnection(t *testing.T) {
 	m := newManaged(t, func(spec map[string]any) { spec["drainSeconds"] = int64(600) })
 	b := m.startUnderLoad(t, amount(t, "E2E_SIDECARS", loadedPods))

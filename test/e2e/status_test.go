@@ -21,7 +21,7 @@ import (
 
 // Status tells the truth before and after a pod fails, to an account that may do no more than the sample grants.
 //
-//e2e:rounds nftables
+//e2e:rounds core nftables
 func TestStatusTellsTheTruth(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())

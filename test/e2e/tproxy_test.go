@@ -13,7 +13,7 @@ func tproxy() map[string]string { return map[string]string{keyMode: "TPROXY"} }
 
 // Envoy and HAProxy keep the client's address by different means: one marks its connections, the other does not.
 //
-//e2e:rounds nftables iptables
+//e2e:rounds core nftables iptables
 func TestTransparentProxiesKeepTheClientsAddress(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())
@@ -83,7 +83,7 @@ func (s *space) wantTaken(t *testing.T, pod *corev1.Pod, direction string, f fam
 	t.Errorf("%s: the proxy took no connection from %s to %s: %+v", f.name, client, dst, journal(t, pod))
 }
 
-//e2e:rounds nftables iptables
+//e2e:rounds core nftables iptables
 func TestModeNoneIsNoRules(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())

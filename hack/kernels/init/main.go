@@ -3,7 +3,7 @@
 //   - loads the modules that the initramfs carries, in the order of /modules
 //   - makes the machine's own file tree its root, below a layer of memory, so that programs, checkout and test data are where they always are
 //   - runs the programs that job.json of the share "results" lists, one after the other, each with its output in a file there; tests
-//     that fail run again, once and alone
+//     that fail run again, once and alone, which tells tests that others disturb from defects
 //   - turns the machine off
 package main
 
@@ -147,7 +147,7 @@ func prepare(ctx context.Context, modulesOf string) error {
 	return nil
 }
 
-// most is how many tests of one program run again: on an emulated processor some fail for want of time beside others.
+// most is how many tests of one program run again.
 const most = 10
 
 // runProgram runs one program, and once more those of its tests that failed.
