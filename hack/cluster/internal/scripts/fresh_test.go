@@ -35,14 +35,13 @@ func runIsDue(t *testing.T, dir string) bool {
 }
 
 // passed leaves the stamp of a run that has passed.
-func passed(t *testing.T, dir string) string {
+func passed(t *testing.T, dir string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "hack/fresh.sh"), "--passed")
 	cmd.Env = append(os.Environ(), "XDG_CACHE_HOME="+filepath.Join(dir, "cache"))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	return filepath.Join(dir, "cache/istio-pod-network-controller/fresh/passed")
 }
 
 func TestFreshRun_isDue_untilItHasPassed(t *testing.T) {
