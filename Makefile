@@ -195,7 +195,7 @@ e2e: ## Run the end-to-end tests on the one-node cluster
 	hack/e2e.sh
 
 .PHONY: e2e-core
-e2e-core: ## Run the round that every change must pass: a test for each promise of the README (some five minutes)
+e2e-core: ## Run the round that every change must pass: a test for each promise of the README (some three minutes)
 	E2E_BACKENDS=none E2E_HOOKS=core hack/e2e.sh
 
 .PHONY: e2e-crio

@@ -206,6 +206,7 @@ trap end EXIT
 whole=
 if (($# == 0)); then
   whole=1
+  rm -f "$stamp" # until this run has passed, one is due
   set -- hack/fresh.sh --first-hour
 fi
 say "running in a bare Debian $release: $*"

@@ -24,7 +24,7 @@ func TestPodsAsIstioInjectsThem(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			pod := s.startMesh(t, injectedPod(strings.ToLower(mode), mode))
-			wantReport(t, s, pod)
+			wantReport(t, s, pod, isReporter)
 			for _, f := range families() {
 				switch mode {
 				case "REDIRECT":

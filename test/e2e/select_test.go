@@ -19,7 +19,7 @@ func TestNamespaceAsksForItsPodsWithAProxy(t *testing.T) {
 	s := newSpace(t, asked())
 	bare := s.start(t, newPod("bare", nil, appContainer()))
 	pod := s.startMesh(t, meshPod("meshed", nil))
-	wantReport(t, s, pod)
+	wantReport(t, s, pod, isReporter)
 	if _, ok := s.rules(t, pod); !ok {
 		t.Error("the pod holds no rules")
 	}
@@ -29,12 +29,13 @@ func TestNamespaceAsksForItsPodsWithAProxy(t *testing.T) {
 	wantUntouched(t, s.await(t, bare.Name, isRunning))
 }
 
-// wantReport wants the annotations and the condition of a programmed pod to tell what the runtime knows.
-func wantReport(t *testing.T, s *space, pod *corev1.Pod) {
+// wantReport wants the annotations and the condition of a programmed pod to tell what the runtime knows. Its hook is one of a pod that asked before it
+// started (isReporter) or when it ran already (isLate).
+func wantReport(t *testing.T, s *space, pod *corev1.Pod, hooked func(hook string) bool) {
 	t.Helper()
 	d := readDetails(t, pod)
 	sandbox := s.sandboxOf(t, pod)
-	if d.Sandbox != sandbox.ID || !isLate(d.Hook) && d.Hook != reporter() || d.Backend != backend() || len(d.SpecHash) != 16 || d.Message == "" {
+	if d.Sandbox != sandbox.ID || !hooked(d.Hook) || d.Backend != backend() || len(d.SpecHash) != 16 || d.Message == "" {
 		t.Errorf("details are %+v, the sandbox is %s", d, sandbox.ID)
 	}
 	if age := time.Since(d.Time); age < -time.Second || age > patience {
@@ -52,7 +53,7 @@ func TestPodAsksForItself(t *testing.T) {
 	// Its proxy has another name: what the pod itself asks for it gets whatever its containers are called.
 	pod := s.startMesh(t, newPod("asking", asked(), appContainer(), proxyContainer("proxy")))
 	wantInbound(t, pod, families()[0], appPort, true)
-	wantReport(t, s, pod)
+	wantReport(t, s, pod, isReporter)
 }
 
 //e2e:rounds core nftables
@@ -79,7 +80,7 @@ func TestRunningPodOptsInAndOutAgain(t *testing.T) {
 
 	s.annotate(t, pod.Name, map[string]any{keyInitialize: "true"})
 	programmed := s.await(t, pod.Name, hasStatus(statusInitialized))
-	wantReport(t, s, programmed)
+	wantReport(t, s, programmed, isLate)
 	wantInbound(t, pod, f, appPort, true)
 	s.wantOutbound(t, pod, f.at(2, worldPort), true)
 
