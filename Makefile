@@ -13,11 +13,11 @@ CACHE  := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/$(NAME)
 
 # Tools are linked once for every state of the go.sum that pins them; a warm run starts them without asking the go command.
 pinned         = $(CACHE)/tools/$(firstword $(shell sha256sum < $(1)/go.sum))
-GOLANGCI_LINT  := $(call pinned,hack/tools)/golangci-lint
-GOVULNCHECK    := $(call pinned,hack/tools)/govulncheck
+GOLANGCI_LINT  := $(call pinned,hack/tools/programs)/golangci-lint
+GOVULNCHECK    := $(call pinned,hack/tools/programs)/govulncheck
 HELM           := $(call pinned,hack/cluster/programs)/helm
-CONTROLLER_GEN := $(call pinned,hack/tools/controllergen)/controller-gen
-CYCLONEDX      := $(call pinned,hack/tools/sbom)/cyclonedx-gomod
+CONTROLLER_GEN := $(call pinned,hack/tools/programs)/controller-gen
+CYCLONEDX      := $(call pinned,hack/tools/programs)/cyclonedx-gomod
 export HELM
 
 IMAGE := localhost/$(NAME):$(shell awk '$$1 == "appVersion:" { gsub("\"", "", $$2); print $$2 }' $(CHART)/Chart.yaml)
@@ -29,7 +29,7 @@ KC := hack/cluster/kc
 
 # The modules that the linter walks. Modules without Go code (pins of tools, pins of the cluster's programs) are not among them, nor is test/istio,
 # for which the linter would compile Istio once more.
-LINTED  := $(dir $(wildcard go.mod cmd/kubectl-pod_network/go.mod hack/bench/go.mod hack/cluster/go.mod hack/kernels/go.mod hack/matrix/go.mod hack/plots/go.mod hack/scale/go.mod hack/tools/helm/go.mod hack/tools/mutate/go.mod test/e2e/go.mod test/standins/xdsenvoy/go.mod))
+LINTED  := $(dir $(wildcard go.mod cmd/kubectl-pod_network/go.mod hack/go.mod test/e2e/go.mod))
 MODULES  = $(dir $(shell git ls-files --cached --others --exclude-standard 'go.mod' '*/go.mod'))
 
 # A kernel test that cannot run is skipped on a laptop and is a failure in CI.
@@ -60,7 +60,7 @@ plugin: ## Build the plugin of kubectl for this machine to build/
 
 # Each target that needs more than Go first checks the machine, in less than a second, and installs what is missing.
 .PHONY: test
-test: test-preflight test-go test-kit test-chart ## All tests except the end-to-end ones; as root also those that program the kernel. RACE=1: with the race detector where goroutines start
+test: test-preflight $(if $(PKG),test-packages,test-go test-kit test-chart) ## All tests except the end-to-end ones; as root also those that program the kernel. RACE=1: with the race detector where goroutines start. PKG='./controllers/... ./iptables': only those packages
 
 .PHONY: test-preflight
 test-preflight:
@@ -69,6 +69,10 @@ test-preflight:
 .PHONY: test-go
 test-go:
 	@hack/test.sh go
+
+.PHONY: test-packages
+test-packages:
+	@hack/test.sh packages $(PKG)
 
 .PHONY: test-kit
 test-kit:
@@ -83,7 +87,7 @@ test-kernel: ## Run the tests that program real network namespaces; fail where t
 .PHONY: test-kernels
 test-kernels: ## Run those tests on Debian's kernels KERNELS (5.10 6.1 6.12) in virtual machines, of the packages PACKAGES (all). ACCEL=kvm where there is KVM
 	@hack/preflight.sh test kernel kernels
-	nice $(QUICK_GO) -C hack/kernels run . $(if $(PACKAGES),-packages '$(PACKAGES)') $(CURDIR) $(or $(KERNELS),5.10 6.1 6.12)
+	nice $(QUICK_GO) -C hack run ./kernels $(if $(PACKAGES),-packages '$(PACKAGES)') $(CURDIR) $(or $(KERNELS),5.10 6.1 6.12)
 
 .PHONY: test-runtimes
 test-runtimes: ## Run the tests with real container runtimes, of containerd also VERSIONS (2.2.5, which has a known fault, and 1.7.35); needs root
@@ -105,7 +109,7 @@ fuzz: ## Run every fuzz target for FUZZTIME (20s)
 
 .PHONY: mutate
 mutate: ## Change the code that makes rules in one place at a time, and fail if no test notices it that needs no kernel (at most 15 minutes)
-	nice $(QUICK_GO) -C hack/tools/mutate run . $(CURDIR)
+	nice $(QUICK_GO) -C hack run ./tools/mutate $(CURDIR)
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Run the linters over every module with Go code
@@ -130,11 +134,11 @@ chart-lint: $(HELM) ## helm lint --strict; the chart's other tests are part of `
 .PHONY: generate
 generate: $(HELM) $(CONTROLLER_GEN) ## Write generated files: from api/ its deepcopy functions and the chart's definitions; the chart's values table, its golden files, config/; docs/reference; the tables of what was run
 	hack/quick.sh hack/tools/crds.sh $(CONTROLLER_GEN)
-	$(QUICK_GO) -C hack/tools/helm run ./chartdocs $(CURDIR)/$(CHART)
-	$(QUICK_GO) -C hack/tools/helm test -vet=off -count=1 ./charttest -run TestGolden -update
+	$(QUICK_GO) -C hack run ./tools/helm/chartdocs $(CURDIR)/$(CHART)
+	$(QUICK_GO) -C hack test -vet=off -count=1 ./tools/helm/charttest -run TestGolden -update
 	hack/tools/render-config.sh $(HELM)
 	hack/quick.sh hack/tools/reference.sh
-	$(QUICK_GO) -C hack/matrix run . table $(CURDIR)
+	$(QUICK_GO) -C hack run ./matrix table $(CURDIR)
 
 .PHONY: verify
 verify: verify-generated verify-modules ## Fail if anything generated, tidied or downloaded differs from what is committed
@@ -209,7 +213,7 @@ istio-envoy: ## Run the tests of Istio's proxy outside of pods with ENVOY=/path/
 
 .PHONY: matrix
 matrix: ## Run what CI leaves out: CELLS is all, stale, touched (since the commit SINCE, HEAD^) or names as in hack/matrix; goes on where it was cut off
-	@status=0; go -C hack/matrix run -trimpath . run $(CURDIR) '$(or $(CELLS),all)' || status=1; go -C hack/matrix run -trimpath . table $(CURDIR) || status=1; exit $$status
+	@status=0; $(QUICK_GO) -C hack run ./matrix run $(CURDIR) '$(or $(CELLS),all)' || status=1; $(QUICK_GO) -C hack run ./matrix table $(CURDIR) || status=1; exit $$status
 
 .PHONY: powercut
 powercut: ## Cut the one-node cluster's power POWERCUT_CUTS times (20), or again as POWERCUT_SEED says; see hack/powercut.sh
@@ -223,6 +227,10 @@ chaos: ## Make chaos on the one-node cluster for CHAOS_DURATION (10m), or again 
 fresh: ## Run `make test` and `make demo` on a bare Debian in a directory, to show that they need nothing else (needs root). FRESH_COLD=1: with empty caches
 	@hack/preflight.sh fresh
 	hack/fresh.sh
+
+.PHONY: findings
+findings: ## Look whether outside software still behaves as findings/README.md says (asks Debian and the Go module proxy; needs root)
+	findings/run.sh
 
 .PHONY: bench
 bench: ## Measure speed, size and scale against the reference; writes build/bench.json
@@ -253,10 +261,10 @@ clean: ## Remove build/; caches outside the checkout stay
 	rm -rf build
 
 $(GOLANGCI_LINT):
-	GOGC=400 nice $(QUICK_GO) -C hack/tools build -ldflags='-s -w' -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	GOGC=400 nice $(QUICK_GO) -C hack/tools/programs build -ldflags='-s -w' -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 $(GOVULNCHECK):
-	GOGC=400 nice $(QUICK_GO) -C hack/tools build -ldflags='-s -w' -o $@ golang.org/x/vuln/cmd/govulncheck
+	GOGC=400 nice $(QUICK_GO) -C hack/tools/programs build -ldflags='-s -w' -o $@ golang.org/x/vuln/cmd/govulncheck
 
 # Helm compares a chart's kubeVersion with the Kubernetes release that it was linked for, which is an old one unless set here.
 kube_minor   = $(shell awk '$$1 == "k8s.io/kubernetes" { split($$2, v, "."); print v[2] }' hack/cluster/programs/go.mod)
@@ -267,7 +275,7 @@ $(HELM):
 	GOGC=400 nice $(QUICK_GO) -C hack/cluster/programs build -ldflags='-s -w $(HELM_LDFLAGS)' -o $@ helm.sh/helm/v3/cmd/helm
 
 $(CONTROLLER_GEN):
-	GOGC=400 nice $(QUICK_GO) -C hack/tools/controllergen build -ldflags='-s -w' -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen
+	GOGC=400 nice $(QUICK_GO) -C hack/tools/programs build -ldflags='-s -w' -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen
 
 $(CYCLONEDX):
-	GOGC=400 nice $(QUICK_GO) -C hack/tools/sbom build -ldflags='-s -w' -o $@ github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
+	GOGC=400 nice $(QUICK_GO) -C hack/tools/programs build -ldflags='-s -w' -o $@ github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod

@@ -197,7 +197,7 @@ if [[ -z ${E2E_BUILT:-} ]]; then
   if [[ ${E2E_KERNEL:-} ]]; then
     say "starting the virtual machine"
     export E2E_ARGUMENTS="$*"
-    hack/quick.sh go -C hack/kernels run . -script hack/kernels/cluster.sh "$PWD" "$E2E_KERNEL"
+    hack/quick.sh go -C hack run ./kernels -script hack/kernels/cluster.sh "$PWD" "$E2E_KERNEL"
     exit
   fi
 fi

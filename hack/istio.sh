@@ -4,7 +4,7 @@
 # With the argument test it runs the tests of test/istio instead, with the same packages. With programs it builds only what programs pods, which is
 # istio-cni and pilot-agent, and prints the directory; with built it prints that only if both are there, and builds nothing.
 # Envoy is not written in Go. In its place the image proxyv2:istio has the test proxy, which listens where Envoy would and knows nothing of istiod, and
-# proxyv2:outside has the stand-in of test/standins/xdsenvoy, which does what istiod says, or the Envoy that E2E_ENVOY names. proxyv2:canary
+# proxyv2:outside has the stand-in of test/e2e/xdsenvoy, which does what istiod says, or the Envoy that E2E_ENVOY names. proxyv2:canary
 # is the same as proxyv2:outside.
 set -euo pipefail
 
@@ -48,13 +48,13 @@ helm=${HELM:-$(make -s print-helm)}
 out=$PWD/build/istio
 rm -rf "$out"
 mkdir -p "$out"
-go -C hack/cluster build "${flags[@]}" -o "$out/testproxy" ./cmd/testproxy
+go -C hack build "${flags[@]}" -o "$out/testproxy" ./cluster/cmd/testproxy
 libraries=()
 if [[ ${E2E_ENVOY:-} ]]; then
   cp "$E2E_ENVOY" "$out/envoy"
   while read -r library; do libraries+=(--file "$library:$library"); done < <(ldd "$out/envoy" | grep -o '/[^ ]*' || true) # none if it is static
 else
-  go -C test/standins/xdsenvoy build "${flags[@]}" -o "$out/envoy" ./cmd/envoy
+  go -C test/e2e build "${flags[@]}" -o "$out/envoy" ./xdsenvoy/cmd/envoy
 fi
 source=$(go -C test/istio list -m -f '{{.Dir}}' istio.io/istio)
 $kc image --binary "$bin/pilot-discovery" --entrypoint /usr/local/bin/pilot-discovery --user 1337:1337 --tag localhost/pilot:istio -o "$out/pilot.tar"

@@ -13,6 +13,7 @@ set -euo pipefail
 
 cd "$(dirname "$0")/.."
 name=istio-pod-network-controller
+plugin=kubectl-pod_network
 architectures=(amd64 arm64)
 platforms=({linux,darwin,windows}-{amd64,arm64})
 url=${RELEASE_URL:-https://RELEASE_URL}
@@ -47,66 +48,153 @@ find_version() {
   fi
 }
 
+# compile DIRECTORY OS-ARCHITECTURE ARGUMENTS...: builds with nothing of the caller's settings.
+compile() {
+  CGO_ENABLED=0 GOOS=${2%-*} GOARCH=${2#*-} GOFLAGS='' GOEXPERIMENT='' GOWORK=off GOAMD64=v1 GOARM64=v8.0 \
+    go -C "$1" build -trimpath -buildvcs=true "${@:3}"
+}
+
 build() {
-  local arch dir
+  local arch platform
   for arch in "${architectures[@]}"; do
     say "programs for linux/$arch"
-    dir=$work/programs/$arch
-    mkdir -p "$dir"
-    CGO_ENABLED=0 GOOS=linux GOARCH=$arch GOFLAGS='' GOEXPERIMENT='' GOWORK=off GOAMD64=v1 GOARM64=v8.0 \
-      go build -trimpath -buildvcs=true -ldflags='-s -w' -o "$dir/" . ./cmd/...
+    mkdir -p "$work/programs/$arch"
+    compile . "linux-$arch" -ldflags='-s -w' -o "$work/programs/$arch/" . ./cmd/...
   done
-  local platform suffix
   for platform in "${platforms[@]}"; do
     say "the plugin of kubectl for $platform"
-    suffix=''
-    if [[ $platform == windows-* ]]; then suffix=.exe; fi
-    CGO_ENABLED=0 GOOS=${platform%-*} GOARCH=${platform#*-} GOFLAGS='' GOEXPERIMENT='' GOWORK=off GOAMD64=v1 GOARM64=v8.0 \
-      go -C cmd/kubectl-pod_network build -trimpath -buildvcs=true -ldflags="-s -w -X $name/internal/cmdline.stamp=$stamp" \
-      -o "$work/plugins/$platform/kubectl-pod_network$suffix" .
+    mkdir -p "$work/plugins/$platform"
+    compile "cmd/$plugin" "$platform" -ldflags="-s -w -X $name/internal/cmdline.stamp=$stamp" -o "$work/plugins/$platform/" .
+    # People download it.
+    if [[ $(find "$work/plugins/$platform" -type f -size +40M) ]]; then fail "the plugin for $platform is larger than 40 MiB"; fi
   done
   # A second opinion: what the program says by Go's own stamps.
   local said program
-  for program in "$work/programs/$(go env GOHOSTARCH)/$name" "$work/plugins/$(go env GOHOSTOS)-$(go env GOHOSTARCH)/kubectl-pod_network"; do
+  for program in "$work/programs/$(go env GOHOSTARCH)/$name" "$work/plugins/$(go env GOHOSTOS)-$(go env GOHOSTARCH)/$plugin"; do
     said=$("$program" --version)
     if [[ $said != *"version $version "* ]]; then fail "$program says \"$said\", and the version is $version"; fi
   done
 }
 
 describe() {
-  local arch program
+  local program platform
   say "an SBOM for each program"
-  mkdir "$work/sboms"
-  for arch in "${architectures[@]}"; do
-    for program in "$work/programs/$arch"/*; do sbom "$program" "linux-$arch"; done
+  mkdir "$out/sbom"
+  for program in "$work"/programs/*/* "$work"/plugins/*/*; do
+    platform=$(basename "$(dirname "$program")")
+    if [[ $program == */programs/* ]]; then platform=linux-$platform; fi
+    sbom "$program" "$out/sbom/$(basename "$program" .exe)-$platform.cdx.json"
   done
-  for program in "$work/plugins"/*/*; do sbom "$program" "$(basename "$(dirname "$program")")"; done
 }
 
-# sbom PROGRAM PLATFORM
+# sbom PROGRAM FILE: with the commit's time, and without the checksums of the tool that writes it, which are other ones on another architecture.
 sbom() {
-  "$CYCLONEDX" bin -json -noserial -version "v${version/+/-}" -output "$work/sboms/$(basename "$1" .exe)-$2.cdx.json" "$1" 2>"$work/sbom.log" ||
-    { cat "$work/sbom.log" >&2; exit 1; }
+  local at
+  at=$(date -u -d "@$time" +%Y-%m-%dT%H:%M:%SZ)
+  "$CYCLONEDX" bin -json -noserial -version "v${version/+/-}" -output "$2" "$1" 2>"$work/sbom.log" || { cat "$work/sbom.log" >&2; exit 1; }
+  sed -i -e "s/\"timestamp\": \"[^\"]*\"/\"timestamp\": \"$at\"/" -e '/"tools": \[/,/^    \]/ {/"hashes": \[/,/\]/d}' "$2"
+  if ! grep -q "\"timestamp\": \"$at\"" "$2" || grep -A9 '"tools": \[' "$2" | grep -q hashes; then
+    fail "$2 still has what differs each time: cyclonedx-gomod writes it in another way"
+  fi
+}
+
+# archive FILE DIRECTORY
+archive() { "$work/release" -time "$time" archive "$out/$1" "$work/$2"; }
+
+# put DIRECTORY FILE...: copies files, and the license.
+put() {
+  mkdir -p "$work/$1/$1"
+  cp LICENSE "${@:2}" "$work/$1/$1/"
 }
 
 pack() {
+  local arch
   say "the chart, the archives, the image index and the checksums"
+  go -C hack build -o "$work/release" ./cluster/cmd/release
+  for arch in "${architectures[@]}"; do
+    put "$name-$version-linux-$arch" "$work/programs/$arch"/*
+    archive "$name-$version-linux-$arch.tar.gz" "$name-$version-linux-$arch"
+  done
+  "$work/release" -time "$time" -name "$name" -version "$version" -revision "$commit" image "$out/$name-$version-image.oci.tar" "$work/programs"
+  # helm gives all files the present time.
   "$HELM" package "chart/$name" --version "$version" --app-version "${version/+/-}" --destination "$work" >/dev/null
-  go -C hack/cluster run ./cmd/release -name "$name" -version "$version" -revision "$commit" -time "$time" -programs "$work/programs" \
-    -chart "$work/$name-$version.tgz" -sboms "$work/sboms" -plugins "$work/plugins" -krew "$PWD/hack/krew.yaml" -url "$url" -source "$source" -go "$(go env GOVERSION)" \
-    -documents "$PWD/LICENSE" -output "$PWD/$out"
+  mkdir "$work/chart"
+  tar -xzf "$work/$name-$version.tgz" -C "$work/chart"
+  archive "$name-$version.tgz" chart
+  pack_plugins
+}
+
+pack_plugins() {
+  local platform dir file suffix
+  sed "s/VERSION/$version/" hack/krew.yaml >"$out/pod-network.yaml"
+  for platform in "${platforms[@]}"; do
+    dir=$plugin-$version-$platform
+    put "$dir" "$work/plugins/$platform"/*
+    if [[ $platform == windows-* ]]; then
+      file=$dir.zip suffix=.exe
+      printf '@kubectl-pod_network __complete %%*\r\n' >"$work/$dir/$dir/kubectl_complete-pod_network.cmd"
+    else
+      file=$dir.tar.gz suffix=''
+      printf '#!/bin/sh\nexec kubectl-pod_network __complete "$@"\n' >"$work/$dir/$dir/kubectl_complete-pod_network"
+    fi
+    chmod +x "$work/$dir/$dir"/kubectl*
+    archive "$file" "$dir"
+    cat >>"$out/pod-network.yaml" <<EOF
+  - selector:
+      matchLabels:
+        os: ${platform%-*}
+        arch: ${platform#*-}
+    uri: $url/$file
+    sha256: $(sha256sum "$out/$file" | cut -d' ' -f1)
+    bin: $plugin$suffix
+    files:
+    - from: "$dir/*"
+      to: .
+EOF
+  done
+}
+
+# sums prints the checksums of all files.
+sums() { (cd "$out" && find . -type f -printf '%P\n' | LC_ALL=C sort | xargs sha256sum); }
+
+# provenance says what all of it was built from: an in-toto statement with SLSA's predicate (https://slsa.dev/spec/v1.0/provenance), which anybody gets
+# who builds the commit again. It has no time and no machine.
+provenance() {
+  local built="urn:$name:hack/release.sh:v1" from="{\"uri\": \"git+$source\", \"digest\": {\"gitCommit\": \"$commit\"}}" subjects
+  subjects=$(sums | sed -E 's|^(\S+)  (.*)$|    {"name": "\2", "digest": {"sha256": "\1"}},|')
+  cat <<EOF
+{
+  "_type": "https://in-toto.io/Statement/v1",
+  "subject": [
+${subjects%,}
+  ],
+  "predicateType": "https://slsa.dev/provenance/v1",
+  "predicate": {
+    "buildDefinition": {
+      "buildType": "$built",
+      "externalParameters": {"source": $from, "version": "$version"},
+      "resolvedDependencies": [$from, {"uri": "pkg:generic/go@$(go env GOVERSION)", "name": "go"}]
+    },
+    "runDetails": {"builder": {"id": "$built"}, "metadata": {"invocationId": "$commit"}}
+  }
+}
+EOF
 }
 
 release() {
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
-  out=build/release
+  out=$PWD/build/release
   rm -rf "$out"
   mkdir -p "$out"
   build
   describe
   pack
-  say "$version is in $out"
+  provenance >"$work/provenance"
+  mv "$work/provenance" "$out/provenance.intoto.json"
+  sums >"$work/sums"
+  mv "$work/sums" "$out/SHA256SUMS"
+  say "$version is in build/release"
   (cd "$out" && find . -type f -printf '%10s  %P\n' | sort -k2)
 }
 

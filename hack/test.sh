@@ -3,6 +3,8 @@
 #
 #   hack/test.sh go      the root module's and the plugin's. Also builds the agent without the proxy manager. With RACE=1 the packages that start
 #                        goroutines are tested with the race detector, with RACE=all every package
+#   hack/test.sh packages ./DIRECTORY/...
+#                        those of packages, each in the module that its directory belongs to
 #   hack/test.sh kit     those of the cluster kit, of what the end-to-end tests know without a cluster, of other kernels' and the matrix's results, and of
 #                        the stand-in for Envoy
 #   hack/test.sh chart   those of the chart; those of the admission policies want an API server, the cluster's if it was built. In CI it is built
@@ -68,14 +70,13 @@ run_racing() {
 concurrent() {
   local starts='^[[:space:]]*go [a-z(]|AfterFunc\(|\.Go\('
   if [[ ${RACE:-} == all ]]; then starts=''; fi
-  (cd "$1" && grep -rlE --include='*.go' --exclude='*_test.go' --exclude-dir=hack --exclude-dir=e2e "$starts" .) |
-    xargs -n1 dirname | sort -u
+  (cd "$1" && grep -rlE --include='*.go' --exclude='*_test.go' --exclude-dir=hack --exclude-dir=e2e "$starts" . || true) |
+    xargs -rn1 dirname | sort -u
 }
 
-# of_the_machine lists the packages of a module, without those of modules below it, whose tests make namespaces or run programs, by what they import.
+# of_the_machine lists the packages whose tests make namespaces or run programs, by what they import.
 of_the_machine() {
-  (cd "$1" && grep -rlE --include='*_test.go' --exclude-dir=hack --exclude-dir=e2e '/kerneltest"|"os/exec"' .) |
-    grep -vFf <(cd "$1" && find . -mindepth 2 -name go.mod -printf '%h/\n') | xargs -n1 dirname | sort -u
+  (cd "$1" && grep -rlE --include='*_test.go' --exclude-dir=hack --exclude-dir=e2e '/kerneltest"|"os/exec"' . || true) | xargs -rn1 dirname | sort -u
 }
 
 # only LIST, except LIST: the lines of standard input that are in a list, and that are not.
@@ -90,15 +91,16 @@ on() {
   if [[ $packages ]]; then "$@" $packages; fi
 }
 
-# both DIRECTORY: runs all tests of a module.
+# both DIRECTORY PATTERN [EXCEPT]: runs the tests of packages of a module, without those of packages below a directory.
 both() {
   local module=(-C "$1") all machine pure racing beside pid said failed=0
-  machine=$(of_the_machine "$1")
+  all=$(cd -P "$1" && go list -f '{{.Dir}}' "$2" | sed "s|^$PWD|.|" | grep -v "^./${3:-/}")
+  machine=$(of_the_machine "$1" | only "$all")
   racing=$(concurrent "$1")
-  all=$(cd -P "$1" && go list -f '{{.Dir}}' ./... | sed "s|^$PWD|.|")
   pure=$(except "$machine" <<<"$all")
   on "$(only "$racing" <<<"$pure")" run_racing || failed=1
   on "$(except "$racing" <<<"$pure")" run || failed=1
+  if [[ -z $machine ]]; then return "$failed"; fi
   say "those that make namespaces or run programs, always anew"
   # Most of their time they wait.
   exec {beside}< <(on "$(except "$racing" <<<"$machine")" run -count=1 -p 1 -parallel 8)
@@ -113,22 +115,22 @@ both() {
 
 # The chart lies outside its tests' module, where the test cache does not look.
 chart_tests() {
-  module=(-C hack/tools/helm)
+  module=(-C hack)
   if [[ ${CI:-} ]]; then
     KUBEBUILDER_ASSETS=${KUBEBUILDER_ASSETS:-$(hack/cluster/kc build etcd kube-apiserver)}
     export KUBEBUILDER_ASSETS
     say "the tests of the chart, and of the admission policies on a real API server"
-    run -count=1 ./chart... ./pairs ./admission...
+    run -count=1 ./tools/helm/...
     return
   fi
   say "the tests of the chart"
-  run -count=1 ./chart... ./pairs
+  run -count=1 ./tools/helm/{chart...,pairs}
   if [[ -z ${KUBEBUILDER_ASSETS:-} ]] && ! compgen -G "${XDG_CACHE_HOME:-$HOME/.cache}/istio-pod-network-controller/cluster/*/bin/kube-apiserver" >/dev/null; then
     say "left out: the tests of the admission policies, which want an API server. 'hack/cluster/kc build' and 'make demo' build one"
     return
   fi
   say "the tests of the admission policies, on a real API server"
-  run -count=1 ./admission...
+  run -count=1 ./tools/helm/admission...
 }
 
 # runtime_tests VERSION...: containerd and its children see only their own processes and mounts, and end with the test.
@@ -142,7 +144,7 @@ runtime_tests() {
     CONTAINERDS+=:$dir
   done
   mkdir -p build
-  go -C hack/cluster build -o "$PWD/build/pause" ./cmd/pause
+  go -C hack build -o "$PWD/build/pause" ./cluster/cmd/pause
   PAUSE_IMAGE=$PWD/build/pause.tar CGROUP=containerd-test-$$
   hack/cluster/kc image --binary build/pause --tag localhost/pause:1 --output "$PAUSE_IMAGE"
   export PATH CONTAINERDS PAUSE_IMAGE CGROUP
@@ -161,7 +163,7 @@ runtime_tests() {
 case ${1:-} in
   go)
     say "the unit and protocol tests${RACE:+, with the race detector} (a first build takes some minutes)"
-    both .
+    both . ./...
     say "the plugin of kubectl"
     module=(-C cmd/kubectl-pod_network)
     run ./...
@@ -170,18 +172,22 @@ case ${1:-} in
     go list -test -export -tags nosidecars ./agent/... . >/dev/null ;; # compiles the tests, and links nothing
   kit)
     say "the tests of the cluster kit"
-    both hack/cluster
-    say "what the chaos test plans, and how it judges"
+    both hack ./... tools/helm/
+    say "what the chaos test plans, how it judges, and the stand-in for Envoy"
     module=(-C test/e2e)
-    run ./chaos
-    say "how the tests of other kernels and the matrix are read, and the stand-in for Envoy"
-    for directory in hack/kernels hack/matrix test/standins/xdsenvoy; do
-      module=(-C "$directory")
-      run ./...
+    run ./chaos ./xdsenvoy/... ;;
+  packages)
+    shift
+    for pattern; do
+      directory=${pattern%/...}
+      if [[ ! -d $directory ]]; then echo "there is no directory $directory, of PKG=$pattern" >&2 && exit 2; fi
+      module=$directory
+      until [[ -e $module/go.mod ]]; do module=$(dirname "$module"); done
+      both "$module" "./$(realpath --relative-to "$module" "$directory")${pattern#"$directory"}"
     done ;;
   chart) chart_tests ;;
   runtimes) shift && runtime_tests "$@" ;;
   *)
-    echo "usage: hack/test.sh go|kit|chart|runtimes [VERSION...]" >&2
+    echo "usage: hack/test.sh go|kit|chart|packages ./DIRECTORY/...|runtimes [VERSION...]" >&2
     exit 2 ;;
 esac

@@ -1,6 +1,6 @@
-// Command bench measures what applying a pod's rules in its namespace costs, compared with how others do it and with the least transaction,
-// what the rules cost packets, and what a call of the CNI plugin costs: in one run and in turn, so that the ratios hold on a noisy machine.
-// It writes rows for people and, with -json, for machines.
+// Command bench measures the product beside a reference, in one run and in turn, so that the ratios hold on a noisy machine: what a pod's rules cost
+// to apply and cost packets, and, in the package scale, what a full node and a large cluster cost. It writes rows for people and, with -json, for
+// machines. A row above its bound fails the run. hack/bench.sh starts it.
 package main
 
 import (
@@ -9,97 +9,74 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
+	"slices"
 	"strings"
+	"syscall"
 
-	"istio-pod-network-controller/internal/netns"
-	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/iptables"
-	"istio-pod-network-controller/iptables/kernel"
-	"istio-pod-network-controller/iptables/xtables"
+	"istio-pod-network-controller/hack/bench/scale"
+	"istio-pod-network-controller/hack/bench/table"
 )
 
+// bench is what the measurements of one pod share.
+type bench struct {
+	runs, cidrs int
+	traffic     traffic
+}
+
+// part is something that is measured.
+type part = func(ctx context.Context) ([]table.Row, error)
+
 func main() {
-	var b bench
-	flag.IntVar(&b.runs, "runs", 40, "how often each way is measured")
-	small := flag.Bool("small", false, "measure each part once with small sizes: the figures say nothing, but the parts work")
-	flag.StringVar(&b.programs.plugin, "plugin", "", "the CNI plugin's binary, to measure its calls")
-	flag.StringVar(&b.programs.empty, "empty", "", "the binary of a program that does nothing (./empty), to compare the CNI plugin with")
-	out := flag.String("json", "", "file to write the rows to")
-	parts := flag.String("parts", "apply,steps,packets,cni", "what is measured")
+	b := bench{runs: 40, cidrs: 20000, traffic: traffic{rounds: 101, connections: 100, requests: 400}}
+	s := scale.Whole()
+	s.Flags(flag.CommandLine)
+	small := flag.Bool("small", false, "measure each part once with small sizes and without rests: the figures say nothing, but the parts work")
+	parts := flag.String("parts", "", "what is measured, of "+strings.Join(order(), ","))
+	out := flag.String("json", "", "file to add the rows to")
 	flag.Parse()
-	b.traffic, b.cidrs = traffic{rounds: 101, connections: 100, requests: 400}, 20000
 	if *small {
-		b.runs, b.traffic, b.cidrs = 1, traffic{rounds: 1, connections: 10, requests: 10}, 100
+		b.runs, b.cidrs, b.traffic = 1, 100, traffic{rounds: 1, connections: 10, requests: 10}
+		s.Shrink()
 	}
-	if err := run(context.Background(), b, strings.Split(*parts, ","), *out); err != nil {
+	known := map[string]part{"steps": b.steps, "packets": b.packets, "burst": s.Burst, "node": s.Node, "proxies": s.Proxies, "hollow": s.Hollow}
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	rows, err := run(ctx, known, strings.Split(*parts, ","))
+	cancel()
+	if !*small {
+		err = errors.Join(err, table.Missed(rows))
+	}
+	err = errors.Join(err, table.Print(os.Stdout, rows))
+	if *out != "" {
+		err = errors.Join(err, table.Add(*out, rows)) // what was measured before a failure, too
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
 }
 
-// bench is what all measurements share.
-type bench struct {
-	runs, cidrs     int
-	traffic         traffic
-	programs        programs
-	netlink, legacy backend
+// order is that in which parts are measured.
+func order() []string {
+	return []string{"steps", "packets", "burst", "node", "proxies", "hollow"}
 }
 
-// few is how often what takes long is measured.
-func (b bench) few() int { return min(b.runs, max(3, b.runs/10)) }
-
-// backend is ours, of either kind.
-type backend interface {
-	Apply(ctx context.Context, netns string, want iptables.Ruleset) (iptables.Outcome, error)
-}
-
-// agentBackend is the backend of the agent, with its memory.
-type agentBackend struct{ kernel.Backend }
-
-func (b agentBackend) Apply(ctx context.Context, path string, want iptables.Ruleset) (iptables.Outcome, error) {
-	return b.Backend.Apply(ctx, podnet.Place{Path: path}, want)
-}
-
-// plainBackend is the iptables backend without the agent's memory.
-type plainBackend struct {
-	*xtables.Backend
-	guard netns.Guard
-}
-
-func (b plainBackend) Apply(ctx context.Context, path string, want iptables.Ruleset) (out iptables.Outcome, err error) {
-	ns, err := b.guard.Open(path)
-	if err != nil {
-		return out, err
-	}
-	out, err = b.Backend.Apply(ctx, ns, want)
-	return out, errors.Join(err, ns.Close())
-}
-
-func run(ctx context.Context, b bench, parts []string, out string) error {
-	if err := b.programs.validate(); err != nil {
-		return err
-	}
-	guard, err := netns.NewGuard()
-	if err != nil {
-		return err
-	}
-	choice, err := kernel.NewChoice(nil, nil)
-	if err != nil {
-		return err
-	}
-	b.netlink, b.legacy = agentBackend{choice.Nftables(ctx)}, plainBackend{xtables.New(ctx, xtables.Config{Flavour: xtables.NFT}), guard}
-	known := map[string]func(context.Context) ([]row, error){"apply": b.apply, "steps": b.steps, "packets": b.packets, "cni": b.cni}
-	var rows []row
+func run(ctx context.Context, known map[string]part, parts []string) (rows []table.Row, err error) {
 	for _, name := range parts {
-		part, ok := known[name]
-		if !ok {
-			return fmt.Errorf("-parts: there is no part %q", name)
+		if known[name] == nil {
+			return nil, fmt.Errorf("-parts: there is no part %q: want %q", name, order())
 		}
-		more, err := part(ctx)
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		rows = append(rows, more...)
 	}
-	return write(rows, out)
+	for _, name := range order() {
+		if !slices.Contains(parts, name) {
+			continue
+		}
+		fmt.Fprintln(os.Stderr, "measuring:", name)
+		more, err := known[name](ctx)
+		rows = append(rows, more...)
+		if err != nil {
+			return rows, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return rows, nil
 }

@@ -6,30 +6,33 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
+	"istio-pod-network-controller/hack/bench/table"
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/kernel"
+	"istio-pod-network-controller/iptables/xtables"
 )
 
 // traffic is how much is measured for each set of rules and direction: in so many rounds, so many connections and requests.
 type traffic struct{ rounds, connections, requests int }
 
-const appPort = 8080
-
 // direction is traffic of one kind. With rules it ends at a port of the proxy, without at the application or the world.
 type direction struct {
 	name string
 	to   netip.Addr
-	hook uint32
+	hook *nftables.ChainHook
 	port uint16
 	from func(pair) *netns.NS
 }
 
 func directions() []direction {
 	return []direction{
-		{"inbound", netip.MustParseAddr(podIP), unix.NF_INET_PRE_ROUTING, iptables.DefaultSpec().InboundPort, func(p pair) *netns.NS { return p.world }},
-		{"outbound", netip.MustParseAddr(outsideIP), unix.NF_INET_LOCAL_OUT, iptables.DefaultSpec().OutboundPort, func(p pair) *netns.NS { return p.pod }},
+		{"inbound", netip.MustParseAddr(podIP), nftables.ChainHookPrerouting, iptables.DefaultSpec().InboundPort, func(p pair) *netns.NS { return p.world }},
+		{"outbound", netip.MustParseAddr(outsideIP), nftables.ChainHookOutput, iptables.DefaultSpec().OutboundPort, func(p pair) *netns.NS { return p.pod }},
 	}
 }
 
@@ -39,21 +42,19 @@ type rules struct {
 	write func(ctx context.Context, d direction, pod *netns.NS) error
 }
 
-// The rules that others are compared with.
-const oneRedirect = "one redirect rule"
-
-// kinds returns all kinds of rules.
-func (b bench) kinds() ([]rules, error) {
+// kinds returns all kinds of rules. The others are compared with the first.
+func kinds(ctx context.Context) ([]rules, error) {
+	choice, err := kernel.NewChoice(nil, nil)
+	if err != nil {
+		return nil, err
+	}
 	all := []rules{
-		{oneRedirect, func(_ context.Context, d direction, pod *netns.NS) error { return oneRule(pod, d.hook, d.port) }},
+		{"one redirect rule", func(_ context.Context, d direction, pod *netns.NS) error { return oneRule(pod, d.hook, d.port) }},
 		{"no rules", nil},
 	}
 	redirected := fullSpec()
 	redirected.Mode = iptables.ModeRedirect
-	for _, kernel := range []struct {
-		name string
-		backend
-	}{{"nftables", b.netlink}, {"iptables", b.legacy}} {
+	for _, backend := range []kernel.Backend{choice.Nftables(ctx), choice.Iptables(ctx, xtables.NFT)} {
 		for _, set := range []struct {
 			name string
 			spec iptables.Spec
@@ -62,9 +63,8 @@ func (b bench) kinds() ([]rules, error) {
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, rules{set.name + " by " + kernel.name, func(ctx context.Context, _ direction, pod *netns.NS) error {
-				_, err := kernel.Apply(ctx, pod.Path(), want)
-				return err
+			all = append(all, rules{set.name + " by " + backend.Name(), func(ctx context.Context, _ direction, pod *netns.NS) error {
+				return apply(ctx, backend, podnet.Place{Path: pod.Path()}, want, true)
 			}})
 		}
 	}
@@ -73,8 +73,8 @@ func (b bench) kinds() ([]rules, error) {
 
 // packets measures what the rules cost packets: the CPU time of a connection, and of a request on an open one, through each kind of rules in
 // turn, against one redirect rule.
-func (b bench) packets(ctx context.Context) (rows []row, err error) {
-	kinds, err := b.kinds()
+func (b bench) packets(ctx context.Context) (rows []table.Row, err error) {
+	kinds, err := kinds(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -88,8 +88,8 @@ func (b bench) packets(ctx context.Context) (rows []row, err error) {
 	return rows, nil
 }
 
-// compare measures one direction. kinds[0] is the reference.
-func (d direction) compare(ctx context.Context, kinds []rules, much traffic) (rows []row, err error) {
+// compare measures one direction.
+func (d direction) compare(ctx context.Context, kinds []rules, much traffic) (rows []table.Row, err error) {
 	lanes := make([]*lane, len(kinds))
 	for i, k := range kinds {
 		if lanes[i], err = d.lane(ctx, k); err != nil {
@@ -107,8 +107,8 @@ func (d direction) compare(ctx context.Context, kinds []rules, much traffic) (ro
 	for i, l := range lanes[1:] {
 		of := kinds[i+1].name + ", against " + kinds[0].name
 		rows = append(rows,
-			inRounds(d.name+", a connection, "+of, "us of CPU", l.connection, lanes[0].connection),
-			inRounds(d.name+", a request on an open connection, "+of, "us of CPU", l.request, lanes[0].request))
+			table.InRounds(d.name+", a connection, "+of, "us of CPU", l.connection, lanes[0].connection),
+			table.InRounds(d.name+", a request on an open connection, "+of, "us of CPU", l.request, lanes[0].request))
 	}
 	return rows, nil
 }
@@ -123,26 +123,24 @@ type lane struct {
 }
 
 func (d direction) lane(ctx context.Context, kind rules) (_ *lane, err error) {
-	p, err := newPair()
+	p, err := newPair(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			p.close()
-		}
-	}()
 	at, port := p.pod, int(d.port)
-	if kind.write == nil {
-		port = appPort
-		if d.from(p) == p.pod {
-			at = p.world
-		}
-	} else if err := kind.write(ctx, d, p.pod); err != nil {
-		return nil, err
+	if kind.write != nil {
+		err = kind.write(ctx, d, p.pod)
+	} else if port = appPort; d.from(p) == p.pod {
+		at = p.world
 	}
-	listener, err := listen(at, port)
-	return &lane{pair: p, direction: d, listener: listener}, err
+	l := &lane{pair: p, direction: d}
+	if err == nil {
+		l.listener, err = listen(at, port)
+	}
+	if err != nil {
+		p.close()
+	}
+	return l, err
 }
 
 func (l *lane) close() {
@@ -168,9 +166,6 @@ func (l *lane) round(much traffic) error {
 		client, server, err := l.open()
 		if err != nil {
 			return err
-		}
-		if err := unix.SetsockoptTimeval(client, unix.SOL_SOCKET, unix.SO_RCVTIMEO, patience()); err != nil {
-			return errors.Join(err, abort(client), unix.Close(server))
 		}
 		each, err = threadTime(much.requests, func(n int) error { return ask(client, server, n) })
 		l.request = append(l.request, each)
@@ -234,14 +229,8 @@ func pin() error {
 // tick of the kernel.
 func threadTime(n int, f func(n int) error) (each float64, err error) {
 	var before, after unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &before); err != nil {
-		return 0, err
-	}
-	if err := f(n); err != nil {
-		return 0, err
-	}
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &after); err != nil {
-		return 0, err
-	}
-	return float64(after.Nano()-before.Nano()) / 1000 / float64(n), nil
+	errBefore := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &before)
+	err = f(n)
+	errAfter := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &after)
+	return float64(after.Nano()-before.Nano()) / 1000 / float64(n), errors.Join(errBefore, err, errAfter)
 }

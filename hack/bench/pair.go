@@ -1,29 +1,38 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
+	"os/exec"
 	goruntime "runtime"
+	"strings"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/internal/netns"
 )
 
-// Addresses of a pod and of the world around it.
+// Addresses of a pod and of the world around it, and the application's port.
 const (
 	podIP     = "10.244.1.5"
 	gatewayIP = "10.244.1.1"
 	outsideIP = "93.184.216.34"
+	appPort   = 8080
+)
+
+// What joins the namespaces, for `ip -batch`. The world's end of the link comes with the pod's.
+const (
+	podLink = "link set lo up\nlink add eth0 type veth peer name w0 netns %s\naddr add " + podIP + "/24 dev eth0\nlink set eth0 up\n" +
+		"route add default via " + gatewayIP + "\n"
+	worldLink = "link set lo up\naddr add " + outsideIP + "/32 dev lo\naddr add " + gatewayIP + "/24 dev w0\nlink set w0 up\n"
 )
 
 // pair is a pod's namespace joined to another one, the world.
 type pair struct{ pod, world *netns.NS }
 
-func newPair() (p pair, err error) {
+func newPair(ctx context.Context) (p pair, err error) {
 	defer func() {
 		if err != nil {
 			p.close()
@@ -35,48 +44,22 @@ func newPair() (p pair, err error) {
 	if p.world, err = netns.New(); err != nil {
 		return p, err
 	}
-	if err := p.join(); err != nil {
-		return p, fmt.Errorf("join namespaces: %w", err)
+	if err := ip(ctx, p.pod, fmt.Sprintf(podLink, p.world.Path())); err != nil {
+		return p, err
 	}
-	return p, nil
+	return p, ip(ctx, p.world, worldLink)
 }
 
-func (p pair) join() error {
-	err := p.world.Inside(func() error {
-		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "w0"}, PeerName: "eth0", PeerNamespace: netlink.NsFd(p.pod.Fd())}
-		return errors.Join(netlink.LinkAdd(veth), up("w0", gatewayIP+"/24"), up("lo", outsideIP+"/32"))
+// ip runs commands of ip in a namespace.
+func ip(ctx context.Context, in *netns.NS, batch string) error {
+	return in.Inside(func() error {
+		cmd := exec.CommandContext(ctx, "ip", "-batch", "-")
+		cmd.Stdin = strings.NewReader(batch)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("join namespaces: %w: %s", err, out)
+		}
+		return nil
 	})
-	if err != nil {
-		return err
-	}
-	return p.pod.Inside(func() error {
-		if err := errors.Join(up("lo"), up("eth0", podIP+"/24")); err != nil {
-			return err
-		}
-		_, all, err := net.ParseCIDR("0.0.0.0/0")
-		if err != nil {
-			return err
-		}
-		return netlink.RouteAdd(&netlink.Route{Dst: all, Gw: net.ParseIP(gatewayIP)})
-	})
-}
-
-// up adds addresses to an interface of the calling thread's namespace and sets it up.
-func up(name string, addresses ...string) error {
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	for _, a := range addresses {
-		addr, err := netlink.ParseAddr(a)
-		if err != nil {
-			return err
-		}
-		if err := netlink.AddrAdd(link, addr); err != nil {
-			return err
-		}
-	}
-	return netlink.LinkSetUp(link)
 }
 
 // close lets the namespaces go, with all that is in them.
@@ -91,26 +74,26 @@ func (p pair) close() {
 // proxyGroup is the group of the proxy's sockets, by which rules know it.
 const proxyGroup = 1337
 
-// patience bounds each wait in the kernel.
-func patience() *unix.Timeval { return &unix.Timeval{Sec: 5} }
+// socket makes one whose waits in the kernel are bounded.
+func socket() (fd int, err error) {
+	if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+		return 0, fmt.Errorf("make socket: %w", err)
+	}
+	patience := &unix.Timeval{Sec: 5}
+	return fd, errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, patience), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, patience))
+}
 
-// listen opens a listener of the proxy's group. By IP_TRANSPARENT it also takes connections that TPROXY hands over; its connections have its
-// limit of time.
+// listen opens a listener of the proxy's group. By IP_TRANSPARENT it also takes connections that TPROXY hands over.
 func listen(ns *netns.NS, port int) (fd int, err error) {
 	err = ns.Inside(func() error {
 		goruntime.LockOSThread() // for ever: the thread ends with this goroutine
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETFSGID, proxyGroup, 0, 0); errno != 0 {
 			return errno
 		}
-		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
-			return fmt.Errorf("make socket: %w", err)
+		if fd, err = socket(); err != nil {
+			return err
 		}
-		err := errors.Join(
-			unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_TRANSPARENT, 1),
-			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, patience()),
-			unix.Bind(fd, &unix.SockaddrInet4{Port: port}),
-			unix.Listen(fd, unix.SOMAXCONN),
-		)
+		err := errors.Join(unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_TRANSPARENT, 1), unix.Bind(fd, &unix.SockaddrInet4{Port: port}), unix.Listen(fd, unix.SOMAXCONN))
 		if err != nil {
 			err = errors.Join(fmt.Errorf("listen on port %d: %w", port, err), unix.Close(fd))
 		}
@@ -121,14 +104,10 @@ func listen(ns *netns.NS, port int) (fd int, err error) {
 
 // connect opens a connection from the namespace of the calling thread to the application's port.
 func connect(to netip.Addr) (fd int, err error) {
-	fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return 0, fmt.Errorf("make socket: %w", err)
+	if fd, err = socket(); err != nil {
+		return 0, err
 	}
-	err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, patience())
-	if err == nil {
-		err = retryInterrupted(func() error { return unix.Connect(fd, &unix.SockaddrInet4{Port: appPort, Addr: to.As4()}) })
-	}
+	err = retryInterrupted(func() error { return unix.Connect(fd, &unix.SockaddrInet4{Port: appPort, Addr: to.As4()}) })
 	if err != nil {
 		return 0, errors.Join(fmt.Errorf("connect to %s: %w", to, err), unix.Close(fd))
 	}

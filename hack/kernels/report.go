@@ -82,36 +82,25 @@ func backends(test string) (names []string) {
 	return names
 }
 
-// outcomes returns the results of a program's tests, beside each other. Whole failures, and tests that pass alone, are added to the report. What failed
-// tests have said is printed, and what they said alone.
+// outcomes returns the results of a program's tests. Whole failures are added to the report. What failed tests have said is printed.
 func (m Machine) outcomes(ctx context.Context, p job.Program, r *report.Report) (map[string]outcome, error) {
 	outcomes, err := m.parse(ctx, p.Name)
 	if err != nil {
 		return nil, err
 	}
+	failed := false
+	for _, name := range slices.Sorted(maps.Keys(outcomes)) {
+		if outcomes[name].action == "fail" {
+			failed = true
+			fmt.Fprintf(m.Console, "%s.%s fails:\n%s", p.Name, name, outcomes[name].said)
+		}
+	}
 	code, err := m.exitCode(p.Name)
-	failed := slices.DeleteFunc(slices.Sorted(maps.Keys(outcomes)), func(name string) bool { return outcomes[name].action != "fail" })
 	switch {
 	case err != nil:
 		r.Failed = append(r.Failed, p.Name+" did not run to its end")
-	case code != 0 && len(failed) == 0:
+	case code != 0 && !failed:
 		r.Failed = append(r.Failed, fmt.Sprintf("%s ended with %d", p.Name, code))
-	}
-	again, err := m.parse(ctx, p.Name+".again") // nothing, if none ran again
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range failed {
-		test := p.Name + "." + name
-		fmt.Fprintf(m.Console, "%s fails beside others:\n%s", test, outcomes[name].said)
-		o, ran := again[name]
-		if !ran {
-			continue
-		}
-		fmt.Fprintf(m.Console, "%s, alone: %s\n%s", test, o.action, o.said)
-		if o.action == "pass" {
-			r.Alone = append(r.Alone, test)
-		}
 	}
 	return outcomes, nil
 }

@@ -20,7 +20,7 @@ const scriptLimit = 4 * time.Hour
 func (m Machine) script(ctx context.Context, root, script string, w io.Writer) error {
 	m.Results, m.Memory = m.Results+"-script", 8192
 	fmt.Fprintf(w, "Linux %s (%s): %s says what it does in %s/script.out\n", m.Kernel.Release, m.Kernel.Package, script, m.Results)
-	program := job.Program{Name: "script", Directory: root, Command: []string{filepath.Join(root, script)}, Limit: scriptLimit, Script: true}
+	program := job.Program{Name: "script", Directory: root, Command: []string{filepath.Join(root, script)}, Limit: scriptLimit}
 	if err := m.Run(ctx, job.Job{Modules: m.Kernel.Modules(), Programs: []job.Program{program}, Environment: handed(os.Environ())}); err != nil {
 		return err
 	}

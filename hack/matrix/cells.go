@@ -19,7 +19,7 @@ type Cell struct {
 
 const (
 	product = ". ./cmd/..."
-	kit     = "chart/ hack/build.sh hack/cluster/ hack/deploy.sh hack/e2e.sh hack/quick.sh test/e2e/"
+	kit     = "chart/ hack/build.sh hack/cluster/ hack/go. hack/deploy.sh hack/e2e.sh hack/quick.sh test/e2e/"
 )
 
 // cells lists all cells.
@@ -39,29 +39,29 @@ func cells() []Cell {
 		},
 		{
 			Name: "release-check", Shows: "two builds of the release are equal, and its arm64 programs run", Command: []string{"make", "release-check"}, Testless: true,
-			Inputs: Inputs{Packages: product + " ./diagnostics/...", Paths: "LICENSE chart/ cmd/kubectl-pod_network/ config/samples/pod.yaml hack/cluster/ hack/krew.yaml hack/release.sh hack/tools/sbom/"},
+			Inputs: Inputs{Packages: product + " ./diagnostics/...", Paths: "LICENSE chart/ cmd/kubectl-pod_network/ config/samples/pod.yaml hack/cluster/ hack/go. hack/krew.yaml hack/release.sh hack/tools/programs/"},
 		},
 		{
 			Name: "istio", Shows: "pods as real Istio injects them, before and after a migration", Command: []string{"make", "test-istio"},
-			Inputs: Inputs{Packages: "./diagnostics/check ./sidecars/istio ./test/kerneltest", Paths: "config/samples/istio-operator.yaml hack/istio.sh test/istio/ test/standins/xdsenvoy/"},
+			Inputs: Inputs{Packages: "./diagnostics/check ./sidecars/istio ./test/kerneltest", Paths: "config/samples/istio-operator.yaml hack/istio.sh test/e2e/go. test/e2e/xdsenvoy/ test/istio/"},
 		},
 		{
 			Name: "bench-small", Shows: "each benchmark without a cluster, once and small", Command: []string{"make", "bench-small"}, Testless: true,
-			Inputs: Inputs{Packages: product + " ./iptables/kernel ./test/standins/apistandin", Paths: "hack/bench hack/cluster/ hack/istio.sh hack/scale/"},
+			Inputs: Inputs{Packages: product + " ./iptables/kernel ./test/standins/apistandin", Paths: "hack/bench hack/cluster/ hack/go."},
 		},
 		{
 			// Everything else that `make test` and `make demo` read is tested by CI, with warm caches.
 			Name: "fresh-cold", Shows: "`make test` and `make demo` on a bare Debian where nothing was ever built", Command: []string{"make", "fresh"},
 			Variables: []string{"FRESH_COLD=1"},
-			Inputs: Inputs{Paths: "Makefile cmd/kubectl-pod_network/go. go.mod go.sum hack/build.sh hack/cluster/ hack/demo hack/deploy.sh hack/fresh.sh hack/kernels/go. hack/matrix/go. " +
-				"hack/preflight.sh hack/quick.sh hack/test.sh hack/tools/helm/go. test/e2e/go. test/standins/xdsenvoy/go."},
+			Inputs: Inputs{Paths: "Makefile cmd/kubectl-pod_network/go. go.mod go.sum hack/build.sh hack/cluster/ hack/demo hack/deploy.sh hack/fresh.sh hack/go. " +
+				"hack/preflight.sh hack/quick.sh hack/test.sh test/e2e/go."},
 		},
 	}
 	for _, version := range []string{"1.7.35", "2.1.9", "2.2.5", "2.2.9", "2.3.7"} {
 		list = append(list, Cell{
 			Name: "containerd-" + version, Shows: "refusals by NRI, and a restart behind them, with containerd " + version,
 			Command: []string{"make", "test-runtimes", "VERSIONS=" + version},
-			Inputs:  Inputs{Packages: "./runtime/nri", Tests: true, Paths: "hack/cluster/ hack/quick.sh hack/test.sh"},
+			Inputs:  Inputs{Packages: "./runtime/nri", Tests: true, Paths: "hack/cluster/ hack/go. hack/quick.sh hack/test.sh"},
 		})
 	}
 	return append(append(list, clusterCells()...), kernelCells()...)
@@ -120,7 +120,7 @@ func round(name string, c Cell) Cell {
 	case "nri":
 		pages = "docs/managed-proxies-shared.md docs/migrate-2018-controller.md docs/troubleshooting.md config/samples/ config/samples/README.md test/conformance/testdata/istio/"
 	case "istio":
-		pages = "docs/istio-outside-the-pod.md docs/migrate-istio-cni.md docs/migrate-istio-init.md hack/istio.sh test/istio/go. test/standins/xdsenvoy/"
+		pages = "docs/istio-outside-the-pod.md docs/migrate-istio-cni.md docs/migrate-istio-init.md hack/istio.sh test/istio/go."
 	}
 	if c.Command == nil {
 		c.Command = []string{"hack/e2e.sh"}

@@ -69,8 +69,11 @@ func (m managed) sharedPod(t testing.TB) (pod *corev1.Pod) {
 	t.Helper()
 	eventually(t, "the proxy of "+m.profile, func(ctx context.Context) error {
 		list, err := m.api.CoreV1().Pods(agentName).List(ctx, metav1.ListOptions{LabelSelector: keySharedProxy + "=" + m.profile})
-		if err != nil || len(list.Items) != 1 {
-			return fmt.Errorf("there are %d, error %w", len(list.Items), err)
+		if err != nil {
+			return err
+		}
+		if len(list.Items) != 1 {
+			return fmt.Errorf("there are %d", len(list.Items))
 		}
 		pod = &list.Items[0]
 		return isRunning(pod)

@@ -5,6 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -14,7 +19,7 @@ import (
 )
 
 // A new version of the DaemonSet takes over from the old one, a broken one changes nothing, and another new one takes over: under load no
-// connection of the node's pods is lost.
+// connection of the node's pods is lost, not even if the hook ends that has the old one finish its connections.
 //
 //e2e:rounds nri
 func TestSharedProxyIsReplaced(t *testing.T) {
@@ -27,6 +32,7 @@ func TestSharedProxyIsReplaced(t *testing.T) {
 
 	first := m.sharedPod(t)
 	second := m.replaceShared(t, first, "2")
+	m.endPreStop(t, first)
 	b.held.say(t, "after the first upgrade")
 
 	m.setVersion(t, "broken", []string{"exit 1"})
@@ -58,6 +64,26 @@ func TestSharedProxyIsReplaced(t *testing.T) {
 	sent := b.stop(t)
 	b.wantKept(t, sent)
 	t.Logf("%d inbound and %d outbound connections", b.in.asked, sent.OK)
+}
+
+// endPreStop kills the hook of a pod that ends, as a restart of the container runtime does, and waits until the kubelet has noticed.
+func (m managed) endPreStop(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", m.containerPID(t, pod, "proxy")))
+	must(t, err)
+	eventually(t, "the hook of "+pod.Name, func(context.Context) error {
+		all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+		for _, file := range all {
+			line, _ := os.ReadFile(file) // it may have ended
+			if space, err := os.Readlink(filepath.Join(filepath.Dir(file), "ns/pid")); err != nil || space != own || !strings.Contains(string(line), "kill -USR1 1;") {
+				continue
+			}
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+			return errors.Join(err, syscall.Kill(pid, syscall.SIGKILL))
+		}
+		return errors.Join(err, errors.New("it does not run"))
+	})
+	(&space{cluster: m.cluster, name: agentName}).awaitEvent(t, pod.Name, "FailedPreStopHook", "")
 }
 
 func (m managed) daemonSet(t *testing.T) *appsv1.DaemonSet {

@@ -16,7 +16,7 @@ import (
 	"istio.io/istio/pkg/security"
 	"istio.io/istio/security/pkg/nodeagent/sds"
 
-	"istio-pod-network-controller/test/standins/xdsenvoy"
+	"istio-pod-network-controller/test/e2e/xdsenvoy"
 )
 
 // TestMain makes of the test's program also those that it starts: the real pilot-agent, and the stand-in for Envoy, which pilot-agent starts.

@@ -2,8 +2,7 @@
 //
 //   - loads the modules that the initramfs carries, in the order of /modules
 //   - makes the machine's own file tree its root, below a layer of memory, so that programs, checkout and test data are where they always are
-//   - runs the programs that job.json of the share "results" lists, one after the other, each with its output in a file there; tests
-//     that fail run again, once and alone, which tells tests that others disturb from defects
+//   - runs the programs that job.json of the share "results" lists, one after the other, each with its output in a file there
 //   - turns the machine off
 package main
 
@@ -147,33 +146,11 @@ func prepare(ctx context.Context, modulesOf string) error {
 	return nil
 }
 
-// most is how many tests of one program run again.
-const most = 10
-
-// runProgram runs one program, and once more those of its tests that failed.
+// runProgram writes a program's output and its exit code. A program that cannot start has exit code -1 and says why.
 func runProgram(ctx context.Context, p job.Program, environment []string) error {
-	code, err := once(ctx, p, p.Name, environment)
-	if err != nil || code == 0 || p.Script {
-		return err
-	}
-	text, err := os.ReadFile(filepath.Join(results, p.Name+".out"))
+	out, err := os.Create(filepath.Join(results, p.Name+".out"))
 	if err != nil {
 		return err
-	}
-	failed := failures(string(text))
-	if len(failed) == 0 || len(failed) > most {
-		return nil
-	}
-	p.Command = append(p.Command, "-test.parallel=1", "-test.run=^("+strings.Join(failed, "|")+")$")
-	_, err = once(ctx, p, p.Name+".again", environment)
-	return err
-}
-
-// once writes a program's output and its exit code. A program that cannot start has exit code -1 and says why.
-func once(ctx context.Context, p job.Program, name string, environment []string) (int, error) {
-	out, err := os.Create(filepath.Join(results, name+".out"))
-	if err != nil {
-		return 0, err
 	}
 	defer out.Close()
 	ctx, cancel := context.WithTimeout(ctx, p.Limit)
@@ -186,18 +163,6 @@ func once(ctx context.Context, p job.Program, name string, environment []string)
 		fmt.Fprintln(out, err)
 	}
 	code := command.ProcessState.ExitCode()
-	fmt.Fprintf(os.Stderr, "%s: exit code %d after %.0f s\n", name, code, time.Since(began).Seconds())
-	return code, os.WriteFile(filepath.Join(results, name+".code"), []byte(strconv.Itoa(code)), 0o600)
-}
-
-// failures lists the tests, without their parts, that failed as the output of -test.v=test2json says.
-func failures(text string) []string {
-	var names []string
-	for line := range strings.Lines(text) {
-		if rest, ok := strings.CutPrefix(strings.TrimPrefix(line, "\x16"), "--- FAIL: "); ok {
-			name, _, _ := strings.Cut(rest, " ")
-			names = append(names, name)
-		}
-	}
-	return names
+	fmt.Fprintf(os.Stderr, "%s: exit code %d after %.0f s\n", p.Name, code, time.Since(began).Seconds())
+	return os.WriteFile(filepath.Join(results, p.Name+".code"), []byte(strconv.Itoa(code)), 0o600)
 }

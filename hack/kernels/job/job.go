@@ -12,12 +12,10 @@ type Job struct {
 	Programs []Program
 }
 
-// Program is a test program.
+// Program is a test program, or a script.
 type Program struct {
 	Name      string
 	Directory string
 	Command   []string
 	Limit     time.Duration
-	// Script reports whether it is no test program: it runs once, also if it fails.
-	Script bool
 }

@@ -10,7 +10,7 @@ type Report struct {
 	Backends []Count `json:"backends"`
 	// Failed also has packages that did not run to their end, and tests that were skipped without leave.
 	Failed []string `json:"failed,omitempty"`
-	// Alone are failed tests that passed when they ran again alone: others disturb them. A test that fails again has a defect of its own.
+	// Alone is of older reports: failed tests that passed when they ran again, alone.
 	Alone   []string `json:"alone,omitempty"`
 	Skipped []Skip   `json:"skipped,omitempty"`
 }

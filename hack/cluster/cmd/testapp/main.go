@@ -5,7 +5,6 @@
 //	testapp lookup [-server ADDR:PORT] [-network udp|tcp] [-timeout D] NAME
 //	testapp dial [-n N] [-for D] [-every D] [-report D] [-last FILE] [-4|-6] [-timeout D] URL|HOST:PORT
 //	testapp pry [-max PID]
-//	testapp userdata -table T -chain C|-set S HEX
 package main
 
 import (
@@ -19,7 +18,7 @@ import (
 )
 
 // errUsage says how the command is called.
-var errUsage = errors.New("usage: testapp serve|get|dial|lookup|pry|userdata [flags] [TARGET]; -h after the command lists its flags")
+var errUsage = errors.New("usage: testapp serve|get|dial|lookup|pry [flags] [TARGET]; -h after the command lists its flags")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -47,8 +46,6 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 		return lookup(ctx, rest, out, progress)
 	case "pry":
 		return pry(ctx, rest, out, progress)
-	case "userdata":
-		return userdata(rest, progress)
 	default:
 		return errUsage
 	}

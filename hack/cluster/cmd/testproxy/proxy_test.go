@@ -3,11 +3,12 @@ package main
 import (
 	"io"
 	"net"
-	"net/netip"
 	"os"
+	"os/exec"
+	"strings"
 	"testing"
 
-	"istio-pod-network-controller/hack/cluster/internal/kerneltest"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // asProxy makes the test binary be the proxy, so that it can run as another user in another namespace.
@@ -21,44 +22,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestRedirectedConnectionsReachTheirDestination(t *testing.T) {
-	p := kerneltest.NewPod(t)
-	p.Run(t, []string{asProxy}, "/proc/self/exe")
-	p.Serve(t, true, 8080)
-	p.Serve(t, false, 8080)
-	pods, worlds := p.Addrs()
-	for i, family := range []string{"IPv4", "IPv6"} {
-		pod, world := netip.AddrPortFrom(pods[i], 8080), netip.AddrPortFrom(worlds[i], 8080)
-		passthrough := passthroughSource(pod.Addr()).AddrPort().Addr().Unmap()
-		t.Run(family+" outbound", func(t *testing.T) {
-			peer, local, err := p.Ask(t, true, world)
-			if err != nil || peer.Addr() != pod.Addr() || local != world {
-				t.Fatalf("the world saw %s -> %s, %v; want %s -> %s", peer, local, err, pod.Addr(), world)
-			}
-			want(t, p, connection{Direction: outboundDirection, OriginalDst: world.String()})
-		})
-		t.Run(family+" inbound", func(t *testing.T) {
-			peer, local, err := p.Ask(t, false, pod)
-			if err != nil || peer.Addr() != passthrough || local != pod {
-				t.Fatalf("the application saw %s -> %s, %v; want %s -> %s", peer, local, err, passthrough, pod)
-			}
-			want(t, p, connection{Direction: inboundDirection, OriginalDst: pod.String()})
-		})
-		t.Run(family+" to itself", func(t *testing.T) {
-			own := netip.AddrPortFrom(pod.Addr(), 15001)
-			if _, _, err := p.Ask(t, false, own); err == nil {
-				t.Fatal("the proxy answered though the connection was meant for itself")
-			}
-			want(t, p, connection{Direction: inboundDirection, OriginalDst: own.String(), Error: errLoop.Error()})
-		})
-	}
-	var counts map[direction]count
-	p.Get(t, "/counts", &counts)
-	if got := counts[inboundDirection]; got != (count{OK: 2, Failed: 2}) {
-		t.Errorf("inbound counts %+v", got)
-	}
-	if got := counts[outboundDirection]; got != (count{OK: 2}) {
-		t.Errorf("outbound counts %+v", got)
+func TestValidate_withoutRules_complains(t *testing.T) {
+	command := exec.Command("/proc/self/exe", "validate", "-within=300ms")
+	command.Env = []string{asProxy}
+	var out []byte
+	err := kerneltest.New(t).Inside(func() (err error) {
+		out, err = command.CombinedOutput()
+		return err
+	})
+	if err == nil || !strings.Contains(string(out), "127.0.0.1 -> 127.0.0.6:15002 does not arrive at the proxy") {
+		t.Errorf("error %v: %s", err, out)
 	}
 }
 
@@ -99,21 +72,6 @@ func TestPipePassesOnTheEndAndKeepsTheOtherWay(t *testing.T) {
 	}
 	if got, err := io.ReadAll(clientEnd); string(got) != "answer" || err != nil {
 		t.Errorf("the client got %q, %v", got, err)
-	}
-}
-
-// want checks the proxy's last connection, time and peer aside.
-func want(t *testing.T, p *kerneltest.Pod, c connection) {
-	t.Helper()
-	var all []connection
-	p.Get(t, "/connections", &all)
-	if len(all) == 0 {
-		t.Fatal("the proxy saw no connection")
-	}
-	last := all[len(all)-1]
-	last.Time, last.Peer = c.Time, c.Peer
-	if last != c {
-		t.Errorf("last connection %+v, want %+v", last, c)
 	}
 }
 

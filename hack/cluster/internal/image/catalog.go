@@ -66,6 +66,7 @@ func Catalog(ctx context.Context, bin string) (map[string]Spec, error) {
 		"haproxy": {
 			Tag: HAProxyTag, User: ProxyUser, Entries: slices.Concat(users(), proxy, shell()),
 			Entrypoint: []string{haproxy, "-db", "-f", "/etc/haproxy/haproxy.cfg"},
+			StopSignal: "SIGUSR1", // as HAProxy's own image has it: SIGTERM breaks all connections
 		},
 		"nginx": {Tag: NginxTag, User: ProxyUser, Entries: slices.Concat(users(), web), Entrypoint: []string{nginx, "-e", "stderr", "-g", "daemon off;"}},
 		"tools": {Tag: ToolsTag, Entries: append(append(users(), tools...), Entry{Path: "/usr/bin/testapp", Source: filepath.Join(bin, "testapp")})},

@@ -22,7 +22,7 @@ func TestWrittenImageHoldsConfigAndFiles(t *testing.T) {
 	program := writeFileMode(t, filepath.Join(dir, "program"), "binary", 0o755)
 	file := filepath.Join(dir, "out", "image.tar")
 	spec := Spec{
-		Tag: "localhost/agent:1", Entrypoint: []string{"/bin/agent", "run"}, User: "1337:1337",
+		Tag: "localhost/agent:1", Entrypoint: []string{"/bin/agent", "run"}, User: "1337:1337", StopSignal: "SIGUSR1",
 		Entries: []Entry{{Path: "/bin/agent", Source: program}, {Path: "/etc/hosts", Text: "127.0.0.1 localhost\n"}, {Path: "/agent", Link: "bin/agent"}},
 	}
 	if err := Write(file, spec); err != nil {
@@ -43,7 +43,7 @@ func TestWrittenImageHoldsConfigAndFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(spec.Entrypoint, config.Config.Entrypoint); diff != "" || config.Config.User != spec.User || config.OS != "linux" {
+	if diff := cmp.Diff(spec.Entrypoint, config.Config.Entrypoint); diff != "" || config.Config.User != spec.User || config.Config.StopSignal != spec.StopSignal || config.OS != "linux" {
 		t.Errorf("config %+v", config.Config)
 	}
 	want := map[string]string{

@@ -26,8 +26,10 @@ type Spec struct {
 	Tag        string
 	Entrypoint []string
 	// User is "uid:gid"; empty is root.
-	User    string
-	Entries []Entry
+	User string
+	// StopSignal is what a runtime sends to end a container, such as SIGUSR1; empty is SIGTERM.
+	StopSignal string
+	Entries    []Entry
 	// Architecture is Go's name of the programs'; empty is the machine's own.
 	Architecture string
 	// Created is what the image says about its age; the zero value is the epoch.
@@ -111,7 +113,7 @@ func build(content []byte, s Spec, kind types.MediaType) (v1.Image, error) {
 	if !s.Created.IsZero() {
 		config.Created.Time = s.Created.UTC()
 	}
-	config.Config.Entrypoint = s.Entrypoint
+	config.Config.Entrypoint, config.Config.StopSignal = s.Entrypoint, s.StopSignal
 	config.Config.User = s.User
 	config.Config.Labels = s.Labels
 	config.Config.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}

@@ -12,7 +12,7 @@ import (
 
 // goCommand is a go command whose tests have one package that passes with a skipped test, and one that fails.
 const goCommand = `#!/bin/bash
-if [[ " $* " == *" list "* ]]; then echo "$PWD/pure"; exit; fi
+if [[ " $* " == *" list "* ]]; then printf '%s\n' "$PWD/pure" "$PWD/iptables/nftables"; exit; fi
 if [[ " $* " != *" -count=1 "* ]]; then printf 'ok  \tm/pure\t(cached)\n'; exit; fi
 cat <<'END'
 === RUN   TestKernel

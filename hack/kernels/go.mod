@@ -1,5 +1,0 @@
-module istio-pod-network-controller/hack/kernels
-
-go 1.26.0
-
-require golang.org/x/sys v0.49.0

@@ -1,3 +1,0 @@
-module istio-pod-network-controller/hack/tools/mutate
-
-go 1.26.0
