@@ -229,8 +229,9 @@ fresh: ## Run `make test` and `make demo` on a bare Debian in a directory, to sh
 	hack/fresh.sh
 
 .PHONY: findings
-findings: ## Look whether outside software still behaves as findings/README.md says (asks Debian and the Go module proxy; needs root)
-	findings/run.sh
+findings: ## What outside software does otherwise than one would guess, outside CI (two minutes, root). FINDINGS='NAME...': some of them
+	@hack/preflight.sh kernel
+	@nice findings/run.sh $(FINDINGS)
 
 .PHONY: bench
 bench: ## Measure speed, size and scale against the reference; writes build/bench.json

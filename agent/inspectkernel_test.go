@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -18,6 +19,7 @@ import (
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/test/kerneltest"
 )
@@ -33,37 +35,79 @@ func (cachedPod) Get(ctx context.Context, _ types.NamespacedName, into client.Ob
 	return err
 }
 
-// inspected returns a function that inspects a pod's real namespace, after the pod was programmed there.
-func inspected(t *testing.T, backend kernel.Backend, ns *netns.NS) func() inspect.Document {
+// keptReports keeps the last report, and all events.
+type keptReports struct {
+	last   controllers.Report
+	events []string
+}
+
+func (r *keptReports) Report(report controllers.Report) { r.last = report }
+func (r *keptReports) Forget(string)                    {}
+
+func (r *keptReports) Event(_ podnet.Sandbox, reason, message string) {
+	r.events = append(r.events, reason+": "+message)
+}
+
+// realPod is a pod with a real namespace, in which it was programmed.
+type realPod struct {
+	sandbox podnet.Sandbox
+	core    *controllers.Programmer
+	looker  *inspectserver.Looker
+	kept    *keptReports
+}
+
+func newRealPod(t *testing.T, backend kernel.Backend, ns *netns.NS) realPod {
 	t.Helper()
 	ledger := controllers.NewLedger()
 	counters, err := controllers.NewMetrics(prometheus.NewRegistry(), ledger)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &controllers.Programmer{
+	p := realPod{sandbox: podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1", ID: "sandbox-1", NetNS: ns.Path()}, kept: &keptReports{}}
+	p.core = &controllers.Programmer{
 		Config:  intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()},
-		Backend: backend, BackendName: "real", Namespaces: backend, Pods: startedPods{}, Reporter: &keptReports{}, Ledger: ledger, Metrics: counters,
+		Backend: backend, BackendName: "real", Namespaces: backend, Pods: startedPods{}, Reporter: p.kept, Ledger: ledger, Metrics: counters,
 	}
-	s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1", ID: "sandbox-1", NetNS: ns.Path()}
-	if result, err := p.Ensure(t.Context(), controllers.NRI, s); result != controllers.Changed || err != nil {
-		t.Fatalf("result %s, error %v", result, err)
-	}
-	l := inspectserver.NewLooker("node1", "", inspect.Agent{Backend: backend.Name()}, backend, func() (inspectserver.Core, client.Reader, error) { return p, cachedPod{}, nil })
-	return func() inspect.Document {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		doc, err := l.Document(ctx, "shop", "cart")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return doc
+	p.looker = inspectserver.NewLooker("node1", "", inspect.Agent{Backend: backend.Name()}, backend, func() (inspectserver.Core, client.Reader, error) { return p.core, cachedPod{}, nil })
+	p.ensure(t, controllers.NRI, controllers.Changed)
+	return p
+}
+
+func (p realPod) ensure(t *testing.T, by controllers.Hook, want controllers.Result) {
+	t.Helper()
+	if result, err := p.core.Ensure(t.Context(), by, p.sandbox); result != want || err != nil {
+		t.Fatalf("result %s, error %v, want %s", result, err, want)
 	}
 }
 
-// What somebody does to the rules of a pod is shown, and not put back.
-func TestInspectShowsDriftInARealNamespace(t *testing.T) {
+func (p realPod) look(t *testing.T) inspect.Document {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	doc, err := p.looker.Document(ctx, "shop", "cart")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+// wantRepair has a check put back what somebody has changed, and wants the last event to say so.
+func (p realPod) wantRepair(t *testing.T, events int, kinds string, words ...string) {
+	t.Helper()
+	p.ensure(t, controllers.Verify, controllers.Changed)
+	p.ensure(t, controllers.Verify, controllers.Unchanged)
+	if len(p.kept.events) != events || p.kept.last.LastRepair.Kinds != kinds || p.kept.last.Status != podreport.StatusInitialized {
+		t.Fatalf("events %q, report %+v", p.kept.events, p.kept.last)
+	}
+	for _, word := range words {
+		if !strings.Contains(p.kept.events[events-1], word) {
+			t.Errorf("event %q does not say %q", p.kept.events[events-1], word)
+		}
+	}
+}
+
+// What somebody does to the rules of a pod is shown, and put back by the next check, whose event says what it was.
+func TestDriftInARealNamespace_isShownAndRepaired(t *testing.T) {
 	flush := map[string]string{
 		"nftables":        "nft flush ruleset",
 		"iptables nft":    "for i in iptables-nft ip6tables-nft; do for t in nat mangle raw; do $i -t $t -F; $i -t $t -X; done; done",
@@ -72,11 +116,11 @@ func TestInspectShowsDriftInARealNamespace(t *testing.T) {
 	for name, backend := range allBackends(t) {
 		t.Run(name, func(t *testing.T) {
 			ns := kerneltest.New(t)
-			look := inspected(t, backend, ns)
-			doc := look()
-			wantUnheard(t, doc)
+			p := newRealPod(t, backend, ns)
+			p.ensure(t, controllers.Verify, controllers.Unchanged)
+			wantUnheard(t, p.look(t))
 			listen(t, ns)
-			doc = look()
+			doc := p.look(t)
 			if doc.Agreement.Verdict != inspect.Agree || doc.Failing() || len(doc.Programmed.Rules) == 0 || doc.Programmed.Backend != backend.Name() {
 				t.Fatalf("document %+v", doc)
 			}
@@ -85,14 +129,16 @@ func TestInspectShowsDriftInARealNamespace(t *testing.T) {
 			}
 			mustRun(t, ns, "ip -6 addr del ::6/128 dev lo")
 			for range 2 { // to look mends nothing
-				wantDifference(t, look(), "::6/128")
+				wantDifference(t, p.look(t), "::6/128")
 			}
+			p.wantRepair(t, 1, "address", "addresses on lo", "::6/128")
 			mustRun(t, ns, flush[name])
-			doc = look()
+			doc = p.look(t)
 			wantDifference(t, doc, "")
 			if len(doc.Programmed.Rules) > 0 {
 				t.Errorf("after all rules are gone: %+v", doc.Programmed.Rules)
 			}
+			p.wantRepair(t, 2, "absent", "put back")
 		})
 	}
 }
@@ -124,14 +170,14 @@ func wantDifference(t *testing.T, doc inspect.Document, words string) {
 func TestInspectNamesRulesOfOthers(t *testing.T) {
 	backend := allBackends(t)["nftables"]
 	ns := kerneltest.New(t)
-	look := inspected(t, backend, ns)
+	p := newRealPod(t, backend, ns)
 	mustRun(t, ns, "nft add table inet theirs && nft 'add chain inet theirs early { type filter hook output priority -400; }' && nft add rule inet theirs early tcp dport 80 drop")
-	doc := look()
+	doc := p.look(t)
 	if len(doc.Others.Preempting) != 1 || !strings.Contains(doc.Others.Preempting[0], "theirs") || !doc.Failing() {
 		t.Errorf("others %+v, failing %v", doc.Others, doc.Failing())
 	}
 	mustRun(t, ns, "iptables-nft -t nat -N ISTIO_OUTPUT && iptables-nft -t nat -A OUTPUT -j ISTIO_OUTPUT")
-	if doc = look(); doc.Others.Owner != "Istio" {
+	if doc = p.look(t); doc.Others.Owner != "Istio" {
 		t.Errorf("others %+v", doc.Others)
 	}
 }
@@ -141,4 +187,24 @@ func TestInspectNeverLooksIntoTheHostsNamespace(t *testing.T) {
 	if _, err := backend.Look(t.Context(), podnet.Place{Path: "/proc/self/ns/net"}, nil); err == nil || !strings.Contains(err.Error(), "host's own") {
 		t.Errorf("error %v", err)
 	}
+}
+
+// startedPods are pods that ask for redirection and run.
+type startedPods struct{}
+
+func (startedPods) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, UID: types.UID(s.UID), Annotations: map[string]string{intent.KeyInitialize: "true"}},
+		Status:     corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: "192.0.2.1"}}},
+	}, nil
+}
+
+func (p startedPods) Current(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+	return p.Pod(ctx, s)
+}
+
+func (startedPods) Namespace(context.Context, string) (*corev1.Namespace, error) { return nil, nil }
+
+func (startedPods) CurrentNamespace(context.Context, string) (*corev1.Namespace, error) {
+	return nil, nil
 }

@@ -119,7 +119,7 @@ pack() {
   # helm gives all files the present time.
   "$HELM" package "chart/$name" --version "$version" --app-version "${version/+/-}" --destination "$work" >/dev/null
   mkdir "$work/chart"
-  tar -xzf "$work/$name-$version.tgz" -C "$work/chart"
+  tar -xmzf "$work/$name-$version.tgz" -C "$work/chart"
   archive "$name-$version.tgz" chart
   pack_plugins
 }

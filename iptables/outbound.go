@@ -90,7 +90,7 @@ func self(s Spec, r *rules, owner Cond) {
 	dns := s.DNS != DNSOff
 	for _, lo := range s.loopbacks() {
 		conds := []Cond{outLo(), family(lo), not(addr(DstAddr, lo)), tcp(), not(port(s.TunnelPort))}
-		if dns && owner.Field == OwnerUID {
+		if dns && owner.Field == OwnerUID && s.TunnelPort != dnsPort { // a condition that is there twice is there once when it is read back
 			conds = append(conds, not(port(dnsPort)))
 		}
 		r.add("the proxy reaching its own pod passes the inbound listener", redirectTo(s.InboundPort), append(conds, owner)...)

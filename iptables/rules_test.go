@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"flag"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"strings"
@@ -26,65 +27,33 @@ func cidrs(list ...string) []netip.Prefix {
 	return out
 }
 
-// goldenSpecs are what testdata has the texts of, in every rendering.
+// goldenSpecs are what testdata has the texts of, for people to read: the defaults, and one of all settings for each mode. That the renderings of any
+// Spec are the same rules is shown by test/interpreter.
 func goldenSpecs() map[string]Spec {
+	users := []Users{{First: 999, Last: 999}, {First: 2000, Last: 2999}, {First: 0, Last: 5, Port: 443}, {First: 7, Last: 7, Port: 53}}
 	return map[string]Spec{
-		"defaults":      DefaultSpec(),
-		"inbound-list":  with(func(s *Spec) { s.IncludeInboundPorts = Ports{List: []uint16{9090, 8080, 9090}} }),
-		"inbound-none":  with(func(s *Spec) { s.IncludeInboundPorts = Ports{} }),
-		"outbound-none": with(func(s *Spec) { s.IncludeCIDRs, s.ExcludeOutboundPorts = CIDRs{}, nil }),
-		"cidrs": with(func(s *Spec) {
+		"defaults": DefaultSpec(),
+		"redirect": with(func(s *Spec) {
+			s.IncludeInboundPorts.Listening = true
 			s.IncludeCIDRs = CIDRs{List: cidrs("10.96.0.0/12", "10.1.2.3/16", "fd00:10:96::/112", "10.96.5.0/24")}
-			s.ExcludeCIDRs = cidrs("10.8.0.0/16", "2001:db8::/64")
-			s.IncludeOutboundPorts = []uint16{443, 80}
+			s.ExcludeCIDRs, s.ExcludeSources = cidrs("10.8.0.0/16", "2001:db8::/64"), cidrs("10.1.2.3/32", "fd00:1::/64")
+			s.IncludeOutboundPorts, s.ExcludeUsers = []uint16{443, 80}, users
+			s.Ranges = Ranges{ExcludeInbound: []PortRange{{8000, 8999}, {0, 7}}, ExcludeOutbound: []PortRange{{9000, 9099}}, IncludeOutbound: []PortRange{{9100, 9199}}}
+			s.OwnerGroups.Exclude = []uint32{888}
+			s.ExcludeInterfaces, s.RerouteInterfaces = []string{"net1"}, []string{"k6t-eth0"}
+			s.DNS, s.RerouteDNS = DNSAll, true
 		}),
-		"loopback-included": with(func(s *Spec) { s.IncludeCIDRs = CIDRs{List: cidrs("127.1.2.3/32")} }),
-		"custom-proxy": with(func(s *Spec) {
+		"tproxy": with(func(s *Spec) {
+			s.Mode, s.DirectIPv6, s.DropInvalid, s.LoopbackCIDR = ModeTProxy, true, true, netip.MustParsePrefix("127.0.0.0/30")
 			s.OutboundPort, s.InboundPort, s.TunnelPort, s.ProxyUID, s.ProxyGID = 16001, 16006, 16008, 2000, 3000
-		}),
-		"tproxy": with(func(s *Spec) { s.Mode, s.DropInvalid, s.ExcludeInterfaces = ModeTProxy, true, []string{"net1"} }),
-		"tproxy-list": with(func(s *Spec) {
-			s.Mode, s.LoopbackCIDR = ModeTProxy, netip.MustParsePrefix("127.0.0.0/30")
+			s.IncludeInboundPorts = Ports{List: []uint16{9090, 8080, 9090}, Listening: true}
 			for p := range uint16(20) {
-				s.IncludeInboundPorts.List = append(s.IncludeInboundPorts.List, 8080+p)
+				s.Ranges.IncludeInbound = append(s.Ranges.IncludeInbound, PortRange{100 * p, 100*p + 1})
 			}
-			s.IncludeInboundPorts.All = false
-		}),
-		"dns": with(func(s *Spec) { s.DNS = DNSAll }),
-		"resolvers": with(func(s *Spec) {
-			s.DNS, s.Resolvers = DNSResolvConf, []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:10:96::a")}
-		}),
-		"interfaces-and-groups": with(func(s *Spec) {
-			s.ExcludeInterfaces, s.RerouteInterfaces = []string{"net1", "net2"}, []string{"k6t-eth0", "k6t-eth1"}
-			s.IncludeCIDRs = CIDRs{List: cidrs("0.0.0.0/0", "fd00::/8")}
+			s.IncludeCIDRs, s.ExcludeSources = CIDRs{List: cidrs("0.0.0.0/0", "fd00::/8")}, cidrs("192.168.0.0/16", "fd00:1::/64")
 			s.OwnerGroups = Groups{List: []uint32{1000, 0}}
-		}),
-		"direct-ipv6": with(func(s *Spec) {
-			s.DirectIPv6, s.Mode, s.DNS, s.DropInvalid = true, ModeTProxy, DNSAll, true
-			s.ExcludeCIDRs = cidrs("10.8.0.0/16", "2001:db8::/64")
-		}),
-		"listening":        with(func(s *Spec) { s.IncludeInboundPorts.Listening = true }),
-		"listening-list":   with(func(s *Spec) { s.IncludeInboundPorts = Ports{List: []uint16{8080}, Listening: true} }),
-		"tproxy-listening": with(func(s *Spec) { s.Mode, s.IncludeInboundPorts.Listening = ModeTProxy, true }),
-		"sources":          with(func(s *Spec) { s.ExcludeSources = cidrs("10.1.2.3/32", "192.168.0.0/16", "fd00:1::/64") }),
-		"tproxy-sources": with(func(s *Spec) {
-			s.Mode, s.ExcludeSources = ModeTProxy, cidrs("10.1.2.3/32", "fd00:1::/64")
-		}),
-		"users": with(func(s *Spec) {
-			s.DNS, s.ExcludeUsers = DNSAll, []Users{{First: 999, Last: 999}, {First: 2000, Last: 2999}, {First: 0, Last: 5, Port: 443}, {First: 7, Last: 7, Port: 53}}
-		}),
-		"port-ranges": with(func(s *Spec) {
-			s.Ranges.ExcludeInbound = []PortRange{{8000, 8999}, {0, 7}, {65000, 65535}}
-			s.Ranges.ExcludeOutbound, s.Ranges.IncludeOutbound = []PortRange{{9000, 9099}}, []PortRange{{9100, 9199}}
-		}),
-		"tproxy-port-ranges": with(func(s *Spec) {
-			s.Mode, s.IncludeInboundPorts, s.Ranges.IncludeInbound = ModeTProxy, Ports{List: []uint16{80}}, []PortRange{{8000, 8999}}
-		}),
-		"virtual-machines-dns": with(func(s *Spec) {
-			s.DNS, s.RerouteDNS, s.RerouteInterfaces = DNSAll, true, []string{"k6t-eth0"}
-		}),
-		"all-groups-but": with(func(s *Spec) {
-			s.IncludeInboundPorts, s.OwnerGroups = Ports{}, Groups{All: true, Exclude: []uint32{888}}
+			s.ExcludeInterfaces, s.RerouteInterfaces = []string{"net1", "net2"}, []string{"k6t-eth0", "k6t-eth1"}
+			s.DNS, s.Resolvers = DNSResolvConf, []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:10:96::a")}
 		}),
 	}
 }
@@ -152,8 +121,8 @@ func TestEqualSpecsRenderEqually(t *testing.T) {
 		if a.Hash() != b.Hash() {
 			t.Fatalf("seed %d: hashes of equal specs differ", seed)
 		}
-		ra, rb := mustRules(t, a), mustRules(t, b)
-		if d := Diff(ra, rb); len(d) != 0 {
+		ra, rb := mustRules(t, a).NftText(TextOptions{}), mustRules(t, b).NftText(TextOptions{})
+		if d := cmp.Diff(ra, rb); d != "" {
 			t.Fatalf("seed %d: %s", seed, d)
 		}
 		if c := with(func(s *Spec) { *s = a; s.InboundPort++ }); c.Hash() == a.Hash() {
@@ -167,6 +136,7 @@ func TestEveryAddressRuleHasItsTwin(t *testing.T) {
 	for seed := range uint64(200) {
 		spec := randomSpec(seed)
 		spec.ExcludeCIDRs = append(spec.ExcludeCIDRs, cidrs("192.0.2.0/24", "2001:db8:f::/48")...)
+		spec.ExcludeSources = append(spec.ExcludeSources, cidrs("192.0.2.0/24", "2001:db8:f::/48")...)
 		if len(spec.IncludeCIDRs.List) > 0 {
 			spec.IncludeCIDRs.List = append(spec.IncludeCIDRs.List, cidrs("198.51.100.0/24", "2001:db8:e::/48")...)
 		}
@@ -226,13 +196,43 @@ func randomSpec(seed uint64) Spec {
 		}
 		return out
 	}
+	half := func() bool { return r.IntN(2) == 0 }
+	ranges := func() (out []PortRange) {
+		for _, p := range ports() {
+			out = append(out, PortRange{p, p | 7})
+		}
+		return out
+	}
 	return with(func(s *Spec) {
-		s.IncludeCIDRs = CIDRs{All: r.IntN(2) == 0}
+		if half() {
+			s.Mode = ModeTProxy
+		}
+		s.IncludeCIDRs = CIDRs{All: half()}
 		if !s.IncludeCIDRs.All {
 			s.IncludeCIDRs.List = prefixes()
 		}
-		s.ExcludeCIDRs = prefixes()
-		s.IncludeInboundPorts = Ports{All: r.IntN(2) == 0, List: ports()}
+		s.ExcludeCIDRs, s.ExcludeSources = prefixes(), prefixes()
+		s.IncludeInboundPorts = Ports{All: half(), List: ports(), Listening: half()}
 		s.ExcludeInboundPorts, s.IncludeOutboundPorts, s.ExcludeOutboundPorts = ports(), ports(), ports()
+		s.Ranges = Ranges{IncludeInbound: ranges(), ExcludeInbound: ranges(), IncludeOutbound: ranges(), ExcludeOutbound: ranges()}
+		if half() {
+			s.OwnerGroups = Groups{List: []uint32{1000, r.Uint32()}}
+		}
+		if half() {
+			s.ExcludeUsers = []Users{{First: 0, Last: r.Uint32(), Port: 53}, {First: 7, Last: 7}}
+			s.ExcludeInterfaces, s.RerouteInterfaces = []string{"net1"}, []string{"net2", "a-long-interface"[:15]}
+		}
+		s.DNS = []DNSMode{DNSOff, DNSAll, DNSResolvConf}[r.IntN(3)]
+		s.Resolvers = []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00::a")}
+		s.RerouteDNS, s.DropInvalid = half(), half()
 	})
+}
+
+// someSpecs are the ones that testdata has the texts of, and random ones.
+func someSpecs() map[string]Spec {
+	out := goldenSpecs()
+	for seed := range uint64(200) {
+		out[fmt.Sprint("seed ", seed)] = randomSpec(seed)
+	}
+	return out
 }

@@ -37,7 +37,9 @@ type fakeNode struct {
 	broken    []string
 
 	profile  v1alpha1.ProxyProfile
-	chosen   string
+	chosen   string                            // by all pods, but
+	choices  map[string]*v1alpha1.ProxyProfile // by a pod's UID: other profiles
+	during   map[string]func()                 // is done once, in the middle of a call
 	wish     string
 	held     bool
 	ending   bool
@@ -90,6 +92,10 @@ func (n *fakeNode) call(name string) error {
 		n.mu.Unlock()
 		defer n.mu.Lock() // for the caller's own defer
 		n.die()
+	}
+	if edit := n.during[name]; edit != nil {
+		delete(n.during, name)
+		edit()
 	}
 	return n.failures[name]
 }

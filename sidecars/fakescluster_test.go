@@ -25,25 +25,29 @@ func (n *fakeNode) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error)
 	return pod, nil
 }
 
-func (n *fakeNode) Choice(context.Context, podnet.Sandbox) (Choice, error) {
+func (n *fakeNode) Choice(_ context.Context, s podnet.Sandbox) (Choice, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.gone {
 		return Choice{}, podnet.ErrNoPod
 	}
-	out := Choice{Name: n.chosen, Hash: HashOf(n.profile.Spec), Ending: n.ending, Finished: n.finished, Restart: n.wish, Held: n.held}
-	if n.chosen == "" {
+	profile, chosen := &n.profile, n.chosen
+	if other := n.choices[s.UID]; other != nil {
+		profile, chosen = other, other.Name
+	}
+	out := Choice{Name: chosen, Hash: HashOf(profile.Spec), Ending: n.ending, Finished: n.finished, Restart: n.wish, Held: n.held}
+	if chosen == "" {
 		return Choice{OptedOut: true}, n.failures["choice"]
 	}
-	if n.chosen != n.profile.Name {
-		out.Hash, out.Refusal = "", "there is no profile "+n.chosen
+	if chosen != profile.Name {
+		out.Hash, out.Refusal = "", "there is no profile "+chosen
 		return out, n.failures["choice"]
 	}
 	if out.Refusal = n.refusal; out.Refusal != "" {
 		return out, nil
 	}
 	var err error
-	out.Profile, err = Compile(&n.profile)
+	out.Profile, err = Compile(profile)
 	return out, errors.Join(err, n.failures["choice"])
 }
 

@@ -106,8 +106,8 @@ const (
 )
 
 // endInitializing clears the flag "initializing" in the memory that the Envoys of a line share. An Envoy that ends while it starts leaves it
-// set, and then each later one refuses to start ("previous envoy process is still initializing"). The caller makes sure that none is
-// starting. Memory of other versions is left alone.
+// set, and then each later one refuses to start ("previous envoy process is still initializing", envoyproxy/envoy#1537). The caller makes
+// sure that none is starting. Memory of other versions is left alone.
 func endInitializing(shm string) error {
 	name := filepath.Join(shm, sharedName)
 	fd, err := unix.Open(name, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)

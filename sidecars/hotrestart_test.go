@@ -2,7 +2,6 @@ package sidecars
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/test/standins/envoystandin"
 )
 
 // The fake node's proxies are HAProxies: none of these is asked.
@@ -126,12 +126,11 @@ func TestTakePlace_versions_decide(t *testing.T) {
 
 // memoryOf is what Envoys of a version share.
 func memoryOf(size, version, flags uint64) string {
-	out := make([]byte, size)
-	binary.NativeEndian.PutUint64(out, size)
-	binary.NativeEndian.PutUint64(out[8:], version)
-	copy(out[16:], strings.Repeat("lock", 20))
-	binary.NativeEndian.PutUint64(out[size-8:], flags)
-	return string(out)
+	m := envoystandin.SharedMemory{Size: size, Version: version, Flags: flags}
+	for i := range m.LogLock {
+		m.LogLock[i], m.AccessLogLock[i] = -1, -1
+	}
+	return string(append(m.Bytes(), make([]byte, size-104)...))
 }
 
 func TestEndInitializing_endedWhileStarting_clearsFlag(t *testing.T) {

@@ -112,7 +112,6 @@ func TestStatus_proxyDoesNotStart_saysWhy(t *testing.T) {
 // A new version that ends at its start pauses the upgrades, as one that hangs does.
 func TestRollouts_proxyEnds_pausesUpgrades(t *testing.T) {
 	for name, fails := range map[string]func(*fakeNode){
-		"it ends":                func(n *fakeNode) { n.behave = func(p *fakeProxy) { p.exit = 1 } },
 		"it cannot be started":   func(n *fakeNode) { n.failures["create"] = errors.New("not now") },
 		"its image is not there": func(n *fakeNode) { n.failures["pull"] = errors.New("no such image") },
 	} {

@@ -58,21 +58,6 @@ func TestManager_profileChanges_upgradesProxy(t *testing.T) {
 	})
 }
 
-// Nothing that an agent does when it ends or starts touches proxies that run.
-func TestManager_agentRestarts_proxiesRunOn(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		for i := range 3 {
-			m, stop := agent()
-			m.Follow(sandboxOf("u1"))
-			after(time.Minute)
-			if got := n.running(); !slices.Equal(got, []string{"c001"}) {
-				t.Errorf("with agent %d run %v", i, got)
-			}
-			stop()
-		}
-	})
-}
-
 func TestManager_proxyEnds_isStartedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
@@ -251,9 +236,7 @@ func TestStep_choiceChanges_isFollowed(t *testing.T) {
 		running int
 		state   v1alpha1.State
 	}{
-		"the profile is gone":   {func(n *fakeNode) { n.chosen = "other" }, 1, v1alpha1.Running},
 		"it opts out":           {func(n *fakeNode) { n.chosen = "" }, 0, ""},
-		"it is being deleted":   {func(n *fakeNode) { n.ending = true; n.profile.Spec.Image = "localhost/haproxy:2" }, 1, v1alpha1.Running},
 		"no proxy while pulled": {func(n *fakeNode) { n.pulling = true; n.profile.Spec.Image = "localhost/haproxy:2" }, 1, v1alpha1.Upgrading},
 	} {
 		t.Run(name, func(t *testing.T) {

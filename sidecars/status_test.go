@@ -36,27 +36,6 @@ func TestStatus_messages_mostImportantFirst(t *testing.T) {
 	}
 }
 
-// An upgrade that has succeeded passes the turn on at once.
-func TestReport_upgradeDone_passesTurnOn(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		n.profile.Spec.Rollout.MaxParallel = 1
-		m, stop := agent()
-		defer stop()
-		uids := []string{"u1", "u2", "u3", "u4"}
-		for _, uid := range uids {
-			m.Follow(sandboxOf(uid))
-		}
-		after(2 * time.Second)
-		n.upgrade(m)
-		after(3 * time.Second)
-		for _, uid := range uids {
-			if said := n.mustSay(t, uid, v1alpha1.Running, true); said.Image != "localhost/haproxy:2" {
-				t.Errorf("%s: %+v", uid, said)
-			}
-		}
-	})
-}
-
 // While no proxy serves, the ManagedProxy shows the newest one, in whatever order the runtime lists them.
 func TestStatus_noneServes_showsNewest(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {

@@ -1,13 +1,11 @@
 package sidecars
 
 import (
-	"context"
 	"slices"
 	"testing"
 	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
-	"istio-pod-network-controller/internal/podnet"
 )
 
 // One pod whose new proxy always fails holds up nobody, and is tried again and again.
@@ -65,23 +63,6 @@ func TestRenewSecrets_upgradesPaused_newProxyOfOldVersion(t *testing.T) {
 	})
 }
 
-// twoProfiles is a cluster in which some pods have chosen another profile, of the same words.
-type twoProfiles struct {
-	*fakeNode
-	other map[string]bool // by the pod's UID
-}
-
-func (c twoProfiles) Choice(ctx context.Context, s podnet.Sandbox) (Choice, error) {
-	out, err := c.fakeNode.Choice(ctx, s)
-	c.change(func() {
-		if c.other[s.UID] {
-			p := *out.Profile
-			p.Name, out.Name, out.Profile = "other", "other", &p
-		}
-	})
-	return out, err
-}
-
 // A pod that has its turn, and chooses another profile, holds up nobody.
 func TestTakeTurn_podChoosesOtherProfile_othersAreUpgraded(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
@@ -92,15 +73,17 @@ func TestTakeTurn_podChoosesOtherProfile_othersAreUpgraded(t *testing.T) {
 				has, p.readyAfter = p.PodUID, -1
 			}
 		}, image(2))
-		cluster := twoProfiles{n, map[string]bool{}}
-		n.arrange = func(m *Manager) { m.Cluster = cluster }
 		m, stop := agent()
 		defer stop()
 		uids := followMany(m, 2)
 		after(time.Second)
 		n.changeTo(m, 2)
 		after(time.Second)
-		n.change(func() { cluster.other[has] = true })
+		n.change(func() {
+			other := n.profile
+			other.Name = "other"
+			n.choices = map[string]*v1alpha1.ProxyProfile{has: &other}
+		})
 		m.Notify("edge")
 		after(time.Minute)
 		n.mustServe(t, slices.DeleteFunc(uids, func(uid string) bool { return uid == has }), 2)
@@ -154,4 +137,22 @@ func TestTakeTurn_newAgentFindsStart_nextVersionReplacesIt(t *testing.T) {
 		after(5 * time.Second)
 		n.mustServe(t, []string{"u1"}, 3)
 	})
+}
+
+// A profile that is edited while a proxy is made leaves the pod with its last version.
+func TestUpgrade_profileIsEditedMeanwhile_lastVersionServes(t *testing.T) {
+	for _, call := range []string{"create", "start", "signal", "remove"} {
+		t.Run(call, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+				m, stop := agent()
+				defer stop()
+				m.Follow(sandboxOf("u1"))
+				after(time.Second)
+				n.during = map[string]func(){call: func() { n.profile.Spec.Image = image(3) }}
+				n.changeTo(m, 2)
+				after(time.Minute)
+				n.mustServe(t, []string{"u1"}, 3)
+			})
+		})
+	}
 }

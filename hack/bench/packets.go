@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/hack/bench/table"
@@ -24,15 +23,15 @@ type traffic struct{ rounds, connections, requests int }
 type direction struct {
 	name string
 	to   netip.Addr
-	hook *nftables.ChainHook
+	hook uint32
 	port uint16
 	from func(pair) *netns.NS
 }
 
 func directions() []direction {
 	return []direction{
-		{"inbound", netip.MustParseAddr(podIP), nftables.ChainHookPrerouting, iptables.DefaultSpec().InboundPort, func(p pair) *netns.NS { return p.world }},
-		{"outbound", netip.MustParseAddr(outsideIP), nftables.ChainHookOutput, iptables.DefaultSpec().OutboundPort, func(p pair) *netns.NS { return p.pod }},
+		{"inbound", netip.MustParseAddr(podIP), unix.NF_INET_PRE_ROUTING, iptables.DefaultSpec().InboundPort, func(p pair) *netns.NS { return p.world }},
+		{"outbound", netip.MustParseAddr(outsideIP), unix.NF_INET_LOCAL_OUT, iptables.DefaultSpec().OutboundPort, func(p pair) *netns.NS { return p.pod }},
 	}
 }
 

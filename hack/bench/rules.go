@@ -2,47 +2,78 @@ package main
 
 import (
 	"encoding/binary"
+	"errors"
 	"net/netip"
+	"slices"
+	"time"
 
-	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 )
 
-// oneRule redirects all TCP connections that pass a hook to a port, by the least that does: a table with a nat chain with a rule. It is what the
-// rules are compared with.
-func oneRule(ns *netns.NS, hook *nftables.ChainHook, port uint16) error {
-	return transact(ns, func(c *nftables.Conn) {
-		table := c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: "one"})
-		chain := c.AddChain(&nftables.Chain{Table: table, Name: "one", Type: nftables.ChainTypeNAT, Hooknum: hook, Priority: nftables.ChainPriorityNATDest})
-		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{
-			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_TCP}},
-			&expr.Immediate{Register: 1, Data: binary.BigEndian.AppendUint16(nil, port)},
-			&expr.Redir{RegisterProtoMin: 1, RegisterProtoMax: 1},
-		}})
-	})
+// natPriority is the usual priority of a nat chain that redirects (NF_IP_PRI_NAT_DST, -100).
+const natPriority = ^uint32(99)
+
+// oneRule redirects all TCP connections that pass a hook (unix.NF_INET_...) to a port, by the least that does: one transaction that makes a table with a
+// nat chain with a rule. It is what the rules are compared with.
+func oneRule(ns *netns.NS, hook uint32, port uint16) error {
+	var list [][]byte
+	for _, e := range []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_TCP}},
+		&expr.Immediate{Register: 1, Data: binary.BigEndian.AppendUint16(nil, port)},
+		&expr.Redir{RegisterProtoMin: 1, RegisterProtoMax: 1},
+	} {
+		data, err := expr.Marshal(unix.NFPROTO_INET, e)
+		if err != nil {
+			return err
+		}
+		list = append(list, nest(unix.NFTA_LIST_ELEM, data))
+	}
+	const one = "one"
+	number := func(kind uint16, n uint32) []byte {
+		return rawnetlink.Bytes(kind, binary.BigEndian.AppendUint32(nil, n))
+	}
+	return transact(ns,
+		rawnetlink.Nftables(unix.NFT_MSG_NEWTABLE, unix.NFPROTO_INET, rawnetlink.Text(unix.NFTA_TABLE_NAME, one)),
+		rawnetlink.Nftables(unix.NFT_MSG_NEWCHAIN, unix.NFPROTO_INET, rawnetlink.Text(unix.NFTA_CHAIN_TABLE, one), rawnetlink.Text(unix.NFTA_CHAIN_NAME, one),
+			rawnetlink.Text(unix.NFTA_CHAIN_TYPE, "nat"),
+			nest(unix.NFTA_CHAIN_HOOK, number(unix.NFTA_HOOK_HOOKNUM, hook), number(unix.NFTA_HOOK_PRIORITY, natPriority))),
+		rawnetlink.Nftables(unix.NFT_MSG_NEWRULE, unix.NFPROTO_INET, rawnetlink.Text(unix.NFTA_RULE_TABLE, one), rawnetlink.Text(unix.NFTA_RULE_CHAIN, one),
+			nest(unix.NFTA_RULE_EXPRESSIONS, list...)))
+}
+
+func nest(kind uint16, attributes ...[]byte) []byte {
+	return rawnetlink.Bytes(kind|unix.NLA_F_NESTED, slices.Concat(attributes...))
 }
 
 // touch makes a table and deletes it: the rules are what they were, and the kernel counts a change.
 func touch(ns *netns.NS) error {
-	return transact(ns, func(c *nftables.Conn) {
-		c.DelTable(c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: "touch"}))
-	})
+	name := rawnetlink.Text(unix.NFTA_TABLE_NAME, "touch")
+	return transact(ns, rawnetlink.Nftables(unix.NFT_MSG_NEWTABLE, unix.NFPROTO_INET, name), rawnetlink.Nftables(unix.NFT_MSG_DELTABLE, unix.NFPROTO_INET, name))
 }
 
-// transact makes one transaction.
-func transact(ns *netns.NS, fill func(c *nftables.Conn)) error {
+// transact makes one transaction of messages, which are answered together.
+func transact(ns *netns.NS, messages ...rawnetlink.Request) error {
+	for i := range messages {
+		messages[i].Flags, messages[i].Silent = unix.NLM_F_CREATE, true
+	}
+	last := &messages[len(messages)-1]
+	last.Flags, last.Silent = last.Flags|unix.NLM_F_ACK, false
+	edge := func(kind uint16) []rawnetlink.Request {
+		return []rawnetlink.Request{{Kind: kind, Header: binary.BigEndian.AppendUint16([]byte{0, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES), Silent: true}}
+	}
 	return ns.Inside(func() error {
-		c, err := nftables.New()
-		if err != nil {
-			return err
+		answers, err := rawnetlink.Ask(time.Now().Add(5*time.Second), unix.NETLINK_NETFILTER,
+			slices.Concat(edge(unix.NFNL_MSG_BATCH_BEGIN), messages, edge(unix.NFNL_MSG_BATCH_END))...)
+		for _, a := range answers {
+			err = errors.Join(err, a.Err)
 		}
-		fill(c)
-		return c.Flush()
+		return err
 	})
 }
 

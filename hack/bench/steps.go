@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/hack/bench/table"
@@ -39,7 +38,7 @@ func (b bench) steps(ctx context.Context) ([]table.Row, error) {
 	all := []*step{{
 		name: "one transaction of one rule", runs: b.runs, prepare: fresh.renew,
 		run: func(context.Context) error {
-			return oneRule(fresh.NS, nftables.ChainHookOutput, iptables.DefaultSpec().OutboundPort)
+			return oneRule(fresh.NS, unix.NF_INET_LOCAL_OUT, iptables.DefaultSpec().OutboundPort)
 		},
 	}}
 	for _, agent := range []kernel.Backend{choice.Nftables(ctx), choice.Iptables(ctx, xtables.NFT)} {

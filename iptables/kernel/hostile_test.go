@@ -10,7 +10,6 @@ import (
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
-	"istio-pod-network-controller/iptables/nftables"
 	"istio-pod-network-controller/test/kerneltest"
 )
 
@@ -30,8 +29,7 @@ func hostileCases() map[string]hostileCase {
 		return text
 	}
 	return map[string]hostileCase{
-		"nftables, an owned table": {backend: "nftables", owned: empty("inet " + iptables.TableName)},
-		"iptables, owned tables":   {backend: "iptables nft", owned: empty("ip nat", "ip6 nat"), end: "nft 'add table inet x; delete table inet x'"},
+		"iptables, owned tables": {backend: "iptables nft", owned: empty("ip nat", "ip6 nat"), end: "nft 'add table inet x; delete table inet x'"},
 		"iptables, native rules in our chain": {
 			backend: "iptables nft", script: strings.ReplaceAll(natively, "CHAIN", ours) + "; " + strings.ReplaceAll(natively, "CHAIN", outside),
 			end: "nft flush chain ip nat OUTPUT; nft flush chain ip6 nat OUTPUT",
@@ -164,15 +162,6 @@ func TestApply_podKeepsTablesFromUse_connectionsAreCaptured(t *testing.T) {
 				t.Errorf("removed %v, error %v, left %q", removed, err, got)
 			}
 		})
-	}
-}
-
-// The owner of both tables gets an error.
-func TestApply_podOwnsBothTables_isAnError(t *testing.T) {
-	e, ns := allBackends(t)["nftables"], kerneltest.New(t)
-	defer own(t, ns, "add table inet "+iptables.TableName+" { flags owner; }\nadd table inet "+iptables.SecondTableName+" { flags owner; }\n")()
-	if _, err := e.Apply(t.Context(), at(ns), tproxyRules(t)); !errors.Is(err, nftables.ErrOwned) {
-		t.Error(err)
 	}
 }
 

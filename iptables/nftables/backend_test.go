@@ -4,10 +4,8 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	goruntime "runtime"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -95,47 +93,6 @@ func TestApplyThenVerifyFindsNoDrift(t *testing.T) {
 			}
 		})
 	}
-}
-
-// The text that people read and the messages that the kernel gets are one rule set: loading the text gives the same.
-func TestNftTextLoadsAsTheSameRules(t *testing.T) {
-	nft := kerneltest.ProgramPath(t, "nft")
-	files, err := filepath.Glob("../testdata/*.nft")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no golden files: %v", err)
-	}
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			ns := kerneltest.New(t)
-			err := ns.Inside(func() error {
-				out, err := exec.CommandContext(t.Context(), nft, "-f", file).CombinedOutput()
-				if err != nil {
-					t.Errorf("nft -f %s: %s", file, out)
-				}
-				return err
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			have, ok, err := newByPath(t).Read(t.Context(), ns.Path())
-			if err != nil || !ok {
-				t.Fatal(ok, err)
-			}
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			addBeside(&have, string(text))
-			if d := cmp.Diff(string(text), have.NftText(iptables.TextOptions{Replace: true})); d != "" {
-				t.Error(d)
-			}
-		})
-	}
-}
-
-// addBeside adds what a text has in comments: it is no part of nft's language.
-func addBeside(have *iptables.Ruleset, text string) {
-	have.Loopback, have.Routing = strings.Contains(text, "# ip address"), strings.Contains(text, "# ip rule")
 }
 
 // Each case is something that somebody else does to our table; it must be seen, and one apply must heal it.
@@ -233,34 +190,6 @@ func listRuleset(t *testing.T, ns *netns.NS) (out string) {
 		t.Fatal(err, out)
 	}
 	return out
-}
-
-func TestBadNamespacesAreRefusedUntouched(t *testing.T) {
-	dir := t.TempDir()
-	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cases := map[string]struct{ path, want string }{
-		"the host's":        {"/proc/self/ns/net", "host's own"},
-		"a plain file":      {file, "not a network namespace"},
-		"another namespace": {"/proc/self/ns/mnt", "not a network namespace"},
-		"a missing path":    {filepath.Join(dir, "missing"), "gone"},
-		"an empty path":     {"", "gone"},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			b := newByPath(t)
-			_, errApply := b.Apply(t.Context(), c.path, rules(t, nil))
-			_, errVerify := b.Verify(t.Context(), c.path, rules(t, nil))
-			_, errRemove := b.Remove(t.Context(), c.path)
-			for _, err := range []error{errApply, errVerify, errRemove} {
-				if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), c.path) {
-					t.Errorf("%v: want the path and %q", err, c.want)
-				}
-			}
-		})
-	}
 }
 
 func TestNoDescriptorIsLeftBehind(t *testing.T) {

@@ -37,6 +37,14 @@ func own(t *testing.T, ns *netns.NS, names ...string) (end func()) {
 	}
 }
 
+// listenAll opens the listeners that answer for the application, the proxy and the world beyond.
+func listenAll(t *testing.T, pod, world *netns.NS) {
+	t.Helper()
+	kerneltest.Listen(t, pod, kerneltest.App, "APP", 8080)
+	kerneltest.Listen(t, pod, kerneltest.Proxy, "PROXY", 15001, 15006)
+	kerneltest.Listen(t, world, kerneltest.App, "WORLD", 80)
+}
+
 // whoAnswers connects in both directions and both families.
 func whoAnswers(t *testing.T, pod, world *netns.NS) (out, in string) {
 	t.Helper()

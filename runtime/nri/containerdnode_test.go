@@ -89,14 +89,6 @@ func (d *containerd) path(name string) string { return filepath.Join(d.dir, name
 // start returns when the runtime answers.
 func (d *containerd) start(t *testing.T) {
 	t.Helper()
-	if err := d.tryStart(t); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// tryStart fails when the runtime ends instead of answering.
-func (d *containerd) tryStart(t *testing.T) error {
-	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	cmd := exec.CommandContext(ctx, filepath.Join(d.programs, "containerd"), "--config", d.path("config.toml"))
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
@@ -117,11 +109,11 @@ func (d *containerd) tryStart(t *testing.T) error {
 	for tick := time.NewTicker(20 * time.Millisecond); ; <-tick.C {
 		// The status is answered once the runtime has read its records.
 		if _, err = d.runtime.Status(t.Context(), &criv1.StatusRequest{}); err == nil {
-			return nil
+			return
 		}
 		select {
 		case <-d.ended:
-			return fmt.Errorf("containerd has ended:\n%s", d.lastWords())
+			t.Fatalf("containerd has ended:\n%s", d.lastWords())
 		case <-deadline:
 			t.Fatalf("containerd does not answer: %v", err)
 		default:

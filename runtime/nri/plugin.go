@@ -73,8 +73,8 @@ const (
 // It does not subscribe to the end of sandboxes: a runtime that insists on an answer could end none while the agent hangs.
 //
 // A fault is returned as an error before the runtime's limit: the runtime takes a late answer for consent. Only CreateContainer returns
-// one. Nothing of the pod runs before it, and containerd before 2.2.6 keeps the record of each sandbox that a plugin refuses: once the pod
-// has started, containerd itself cannot (containerd/containerd#13609).
+// one. Nothing of the pod runs before it, and containerd before 2.2.6 may not come up again after a refused sandbox
+// (containerd/containerd#13609).
 type plugin struct {
 	Config
 	log   logr.Logger

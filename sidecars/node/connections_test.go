@@ -26,13 +26,13 @@ type connections struct {
 }
 
 // startLoad opens new connections and keeps long ones, until stop is called.
-func (n *envoyNode) startLoad(t *testing.T) (l *connections, stop func()) {
+func (n envoyNode) startLoad(t *testing.T) (l *connections, stop func()) {
 	t.Helper()
 	l = &connections{done: make(chan struct{})}
 	for _, from := range []struct {
 		ns *netns.NS
 		to string
-	}{{n.pod, "127.0.0.1:15001"}, {n.world, kerneltest.Pod4 + ":15006"}} {
+	}{{n.pod(), "127.0.0.1:15001"}, {n.worlds[0], kerneltest.Pod4 + ":15006"}} {
 		l.working.Go(func() { l.repeat(5*time.Millisecond, func() { l.connect(t, from.ns, from.to, 1) }) })
 		for range 2 {
 			l.working.Go(func() { l.repeat(time.Millisecond, func() { l.connect(t, from.ns, from.to, 1<<20) }) })

@@ -23,7 +23,7 @@ func TestHotRestart_newVersion_takesOver(t *testing.T) {
 	for _, image := range []string{"envoy:2", "envoy:3", "envoy:4", "envoy:5"} {
 		n.upgrade(m, image)
 		n.await(t, image)
-		noAbstractSockets(t, n.pod)
+		noAbstractSockets(t, n.pod())
 	}
 	end()
 	l.mustBeWhole(t)
@@ -110,7 +110,7 @@ func TestHotRestart_newEnvoyFails_oldOneStays(t *testing.T) {
 func TestHotRestart_envoyIsLost_isReplaced(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		lose  func(*testing.T, *envoyNode, *sidecars.Manager)
+		lose  func(*testing.T, envoyNode, *sidecars.Manager)
 		image string
 	}{
 		"the running one ends while its successor starts": {losesParent, "envoy:2"},
@@ -138,7 +138,7 @@ func TestHotRestart_envoyIsLost_isReplaced(t *testing.T) {
 }
 
 // losesParent is noticed at once, and not by the time that a successor may take to start.
-func losesParent(t *testing.T, n *envoyNode, m *sidecars.Manager) {
+func losesParent(t *testing.T, n envoyNode, m *sidecars.Manager) {
 	t.Helper()
 	n.allow(600)
 	n.upgrade(m, "envoy:2")
@@ -147,18 +147,18 @@ func losesParent(t *testing.T, n *envoyNode, m *sidecars.Manager) {
 }
 
 // losesSuccessor goes back to the version that still runs, but no longer listens.
-func losesSuccessor(t *testing.T, n *envoyNode, m *sidecars.Manager) {
+func losesSuccessor(t *testing.T, n envoyNode, m *sidecars.Manager) {
 	t.Helper()
 	n.upgrade(m, "envoy:2,STANDIN_FAULT=crash-after")
 	eventually(t, "it has ended", func() bool { return n.says().Message != "" }, func() string { return fmt.Sprintf("%+v", n.says()) })
 	n.upgrade(m, "envoy:1")
 }
 
-func acceptsLoss(_ *testing.T, n *envoyNode, m *sidecars.Manager) {
-	n.profiles.Lock()
-	n.profile.Spec.HotRestart = &v1alpha1.HotRestart{OnIncompatibleVersion: v1alpha1.IncompatibleReplace}
-	n.profiles.Unlock()
-	n.upgrade(m, "envoy:2,STANDIN_VERSION=12.104")
+func acceptsLoss(_ *testing.T, n envoyNode, m *sidecars.Manager) {
+	n.edit(m, func(s *v1alpha1.ProxyProfileSpec) {
+		s.HotRestart = &v1alpha1.HotRestart{OnIncompatibleVersion: v1alpha1.IncompatibleReplace}
+		s.Image = "envoy:2,STANDIN_VERSION=12.104"
+	})
 }
 
 // Whatever call the agent is killed after, no connection is lost, and the next agent ends with the proxy that is wanted.

@@ -99,8 +99,7 @@ func (c standinContainer) mount() error {
 // processes is a runtime whose containers are processes in a network namespace, with mounts of their own. An image is the stand-in for
 // Envoy with environment variables: "envoy:2,STANDIN_FAULT=crash". A command is run instead of it.
 type processes struct {
-	ns   *netns.NS
-	pods map[string]*netns.NS // by sandbox, if there are more
+	pods map[string]*netns.NS // by sandbox
 
 	mu    sync.Mutex
 	all   map[string]*process
@@ -123,13 +122,13 @@ type process struct {
 }
 
 // newProcesses returns a runtime that ends its processes with the test.
-func newProcesses(t *testing.T, ns *netns.NS) *processes {
+func newProcesses(t *testing.T) *processes {
 	t.Helper()
 	alive, hold, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &processes{ns: ns, all: map[string]*process{}, alive: alive}
+	p := &processes{pods: map[string]*netns.NS{}, all: map[string]*process{}, alive: alive}
 	t.Cleanup(func() {
 		defer alive.Close()
 		defer hold.Close()
@@ -195,7 +194,7 @@ func (p *processes) Create(_ context.Context, s sidecar.Spec) (string, error) {
 	}
 	one.cmd = p.command(s)
 	one.cmd.Stdout, one.cmd.Stderr = logWriter{p, one.Epoch}, logWriter{p, one.Epoch}
-	if err := cmp.Or(p.pods[s.Sandbox], p.ns).Inside(one.cmd.Start); err != nil {
+	if err := p.pods[s.Sandbox].Inside(one.cmd.Start); err != nil {
 		return "", err
 	}
 	one.State = sidecar.Running

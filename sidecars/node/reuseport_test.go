@@ -1,22 +1,16 @@
 package node
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"istio-pod-network-controller/api/v1alpha1"
-	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/test/kerneltest"
@@ -95,32 +89,13 @@ func breaks() []func(*v1alpha1.ProxyProfileSpec) {
 
 // sharingNode is a node whose pods have proxies that listen side by side.
 type sharingNode struct {
-	*processes
-	homes     sidecars.Homes
-	sandboxes []podnet.Sandbox
-	worlds    []*netns.NS
-
-	profiles sync.Mutex
-	profile  v1alpha1.ProxyProfile
-	good     v1alpha1.ProxyProfileSpec
-	said     map[string]sidecars.Status // by pod UID
+	*realNode
+	good v1alpha1.ProxyProfileSpec
 }
 
 func newSharingNode(t *testing.T, pods int, proxy realProxy) *sharingNode {
 	t.Helper()
-	n := &sharingNode{homes: sidecars.Homes{Root: filepath.Join(t.TempDir(), "homes")}, said: map[string]sidecars.Status{}}
-	if err := os.Mkdir(n.homes.Root, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	n.processes = newProcesses(t, nil)
-	n.pods = map[string]*netns.NS{}
-	for i := range pods {
-		pod, world := kerneltest.NewPod(t)
-		s := podnet.Sandbox{Namespace: "shop", Name: fmt.Sprint("cart-", i), UID: fmt.Sprint("u", i), ID: fmt.Sprint("s", i), NetNS: pod.Path()}
-		n.sandboxes, n.worlds, n.pods[s.ID] = append(n.sandboxes, s), append(n.worlds, world), pod
-		go echoLines(kerneltest.ListenTCP(t, pod, kerneltest.Owner{}, false, "127.0.0.1:8080"))
-	}
-	n.good = v1alpha1.ProxyProfileSpec{
+	good := v1alpha1.ProxyProfileSpec{
 		NamespaceSelector: &metav1.LabelSelector{}, Image: "v0", Command: []string{proxy.program}, Args: proxy.args,
 		Handover: v1alpha1.HandoverReusePort, StopSignal: proxy.signal, DrainSeconds: 20, RunAsUser: 1337, RunAsGroup: 1337,
 		Readiness: v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Socket: "admin-{epoch}.sock", Path: "/ready"}, StartSeconds: 20, PeriodSeconds: 10},
@@ -128,65 +103,22 @@ func newSharingNode(t *testing.T, pods int, proxy realProxy) *sharingNode {
 		Network:   v1alpha1.Network{OutboundPort: 15001, InboundPort: 15006},
 		Files:     []v1alpha1.File{{Name: proxy.file, Template: proxy.config}},
 	}
-	n.profile = v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge"}, Spec: *n.good.DeepCopy()}
+	n := &sharingNode{newRealNode(t, pods, "edge", *good.DeepCopy()), good}
+	for _, pod := range n.pods {
+		go echoLines(kerneltest.ListenTCP(t, pod, kerneltest.Owner{}, false, "127.0.0.1:8080"))
+	}
 	return n
 }
 
-// agent starts an agent, which ends with stop.
-func (n *sharingNode) agent(t *testing.T) (m *sidecars.Manager, stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	spaces := namespaces(t)
-	m = &sidecars.Manager{
-		Runtime: n, Images: n, Prober: n, Cluster: n, Reporter: n, Homes: n.homes, Rollout: &sidecars.Rollouts{},
-		Asker: asker{spaces, n.homes},
-	}
-	done := make(chan struct{})
-	go func() { defer close(done); _ = m.Start(ctx) }()
-	for _, s := range n.sandboxes {
-		m.Follow(s)
-	}
-	return m, func() { cancel(); <-done }
-}
-
-func (n *sharingNode) Ensure(_ context.Context, p *sidecars.Profile) error {
-	if p.Spec.Image == "missing" {
-		return errors.New("the image cannot be pulled")
-	}
-	return nil
-}
-
-func (n *sharingNode) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, UID: types.UID(s.UID)}}, nil
-}
-
-func (n *sharingNode) Choice(context.Context, podnet.Sandbox) (sidecars.Choice, error) {
-	n.profiles.Lock()
-	defer n.profiles.Unlock()
-	p, err := sidecars.Compile(&n.profile)
-	return sidecars.Choice{Name: "edge", Profile: p}, err
-}
-
-func (n *sharingNode) Report(s podnet.Sandbox, status sidecars.Status) {
-	n.profiles.Lock()
-	defer n.profiles.Unlock()
-	n.said[s.UID] = status
-}
-
-func (n *sharingNode) Forget(string) {}
-
-func (n *sharingNode) Retract(string) {}
-
 // change gives the profile a new version: the good one with another image name, and what else changes it.
 func (n *sharingNode) change(m *sidecars.Manager, image string, changes ...func(*v1alpha1.ProxyProfileSpec)) {
-	n.profiles.Lock()
-	n.profile.Spec = *n.good.DeepCopy()
-	n.profile.Spec.Image = image
-	for _, f := range changes {
-		f(&n.profile.Spec)
-	}
-	n.profiles.Unlock()
-	m.Notify("edge")
+	n.edit(m, func(s *v1alpha1.ProxyProfileSpec) {
+		*s = *n.good.DeepCopy()
+		s.Image = image
+		for _, f := range changes {
+			f(s)
+		}
+	})
 }
 
 // await waits until every pod's ManagedProxy is as want says.

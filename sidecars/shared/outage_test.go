@@ -128,23 +128,6 @@ func TestManager_proxyEndedAndListed_servesNoPod(t *testing.T) {
 	}
 }
 
-// A pod changes all the time, and is never refused: that is no reason to have the proxy reload all the time.
-func TestManager_manyChanges_areGathered(t *testing.T) {
-	t.Parallel()
-	n, m, pods := newServing(t, "a")
-	a := pods[0]
-	pause(t.Context(), 1200*time.Millisecond)
-	reloads := n.reloadCount()
-	for i := range 40 { // 4 s
-		n.edit(a, func(p *fakePod) { p.annotations = map[string]string{"note": strings.Repeat("x", i+1)} })
-		m.Follow(a, "edge")
-		pause(t.Context(), 100*time.Millisecond)
-	}
-	if got := n.reloadCount() - reloads; got != 1 {
-		t.Errorf("%d reloads", got)
-	}
-}
-
 // What could only be written in part is not there, and next leads where it did.
 func TestManager_filesNotWritable_podsStay(t *testing.T) {
 	t.Parallel()

@@ -171,33 +171,6 @@ func TestManager_rulesLeadThere_podStays(t *testing.T) {
 	n.served(m, "b")
 }
 
-// What cannot be written leaves all as it was, and is tried again.
-func TestManager_fullFileSystem_triesAgain(t *testing.T) {
-	t.Parallel()
-	n, m, _ := newServing(t, "a")
-	inTheWay := filepath.Join(n.root, "edge", stateName+".new")
-	if err := os.MkdirAll(filepath.Join(inTheWay, "x"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	version, _, _ := n.parse("current")
-	reloads := n.reloadCount()
-	n.follow(m, "b")
-	pause(t.Context(), 2*time.Second)
-	n.served(m, "a")
-	if now, _, err := n.parse("current"); err != nil || now != version || n.reloadCount() != reloads {
-		t.Errorf("current has version %s, was %s, error %v; %d reloads", now, version, err, n.reloadCount()-reloads)
-	}
-	n.stop()
-	m = n.agent()
-	m.Follow(n.pods["uid-a"].sandbox, "edge")
-	n.served(m, "a")
-	if err := os.RemoveAll(inTheWay); err != nil {
-		t.Fatal(err)
-	}
-	m.Follow(n.pods["uid-b"].sandbox, "edge")
-	n.served(m, "a b")
-}
-
 // Without the state nobody knows whom the proxy serves: it begins without pods, and all join anew.
 func TestManager_stateLost_goesOn(t *testing.T) {
 	t.Parallel()
@@ -209,46 +182,6 @@ func TestManager_stateLost_goesOn(t *testing.T) {
 	m := n.agent()
 	m.Follow(pods[0], "edge")
 	n.served(m, "a")
-}
-
-// An agent is killed after it has told the proxy. The proxy takes the configuration later.
-func TestManager_agentKilled_nextOneGoesOn(t *testing.T) {
-	t.Parallel()
-	n, m, pods := newServing(t, "a")
-	a := pods[0]
-	n.change(func() { n.deaf = func(string) bool { return true } })
-	reloads := n.reloadCount()
-	b := n.follow(m, "b")[0]
-	n.eventually("the proxy was told", func() bool { return n.reloadCount() > reloads })
-	n.stop()
-	n.change(func() { n.deaf = func(string) bool { return false }; n.loadFiles() })
-	m = n.agent()
-	m.Follow(a, "edge")
-	m.Follow(b, "edge")
-	n.served(m, "a b")
-	pause(t.Context(), 1500*time.Millisecond)
-	if got := n.reloadCount() - reloads; got != 1 {
-		t.Errorf("%d reloads", got)
-	}
-}
-
-func TestManager_podsDoNotFit_othersStay(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.profile.Spec.Files[0].Template = longNotes
-	n.startProxy()
-	m := n.agent()
-	long := map[string]string{"long": strings.Repeat("x", 1000)}
-	for name := range strings.FieldsSeq("a b c d e f g h") {
-		m.Follow(n.pod(name, func(p *fakePod) { p.annotations = long }), "edge")
-	}
-	m.Follow(n.pod("i"), "edge")
-	n.served(m, "a b c d e f i")
-	for _, name := range []string{"g", "h"} {
-		n.eventually("the pod says why", func() bool {
-			return strings.Contains(n.status(n.pods["uid-"+name].sandbox).Message, "leave no room for this one")
-		})
-	}
 }
 
 func TestManager_proxySilentBriefly_servesOn(t *testing.T) {

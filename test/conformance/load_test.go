@@ -15,7 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/kernel"
+	"istio-pod-network-controller/iptables/xtables"
 	"istio-pod-network-controller/test/kerneltest"
 )
 
@@ -79,6 +82,42 @@ func TestApply_rulesChange_leaksNothing(t *testing.T) {
 				made.Load(), changed, wrong.Load(), len(held))
 		})
 	}
+}
+
+// Nothing bypasses the proxy, and what is open lives on, while a node's backend changes to and fro in the mode that has most to lose: packets
+// pass the rules of both backends for a moment.
+func TestApply_backendChanges_leaksNothing(t *testing.T) {
+	t.Parallel()
+	kerneltest.ProgramPath(t, "iptables-legacy-restore")
+	choice, err := kernel.NewChoice(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nft, xnft, legacy := choice.Nftables(t.Context()), choice.Iptables(t.Context(), xtables.NFT), choice.Iptables(t.Context(), xtables.Legacy)
+	w := newWorld(t, "ds")
+	echoListeners(t, w)
+	place, rules := podnet.Place{Path: w.pod().Path()}, configuration{spec: with(tproxy)}.rules(t)
+	apply := func(b kernel.Backend) {
+		if _, err := b.Apply(t.Context(), place, rules); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply(nft)
+	held := w.hold(t)
+	var made, wrong atomic.Int64
+	stop := w.load(t, streams(), 1, &made, &wrong)
+	for i := range 10 {
+		for _, b := range []kernel.Backend{xnft, nft, legacy, nft, legacy, xnft} {
+			apply(b)
+			for _, h := range held {
+				h.ping(t, i)
+			}
+		}
+	}
+	if stop(); made.Load() < 500 {
+		t.Errorf("%d connections prove too little", made.Load())
+	}
+	t.Logf("%d connections during 60 changes of backend: %d went the wrong way or failed", made.Load(), wrong.Load())
 }
 
 // load starts loads for each stream, which count connections and those that went wrong until stop.

@@ -174,17 +174,3 @@ func (m metrics) writes(methods ...string) float64 {
 	}
 	return total
 }
-
-// agentErrors are the lines that the agent logged as errors after a time.
-func (c *cluster) agentErrors(t testing.TB, agent *corev1.Pod, since metav1.Time) []string {
-	t.Helper()
-	text, err := c.api.CoreV1().Pods(agentName).GetLogs(agent.Name, &corev1.PodLogOptions{SinceTime: &since}).DoRaw(t.Context())
-	must(t, err)
-	var errs []string
-	for line := range strings.Lines(string(text)) {
-		if !strings.Contains(line, `"level":"INFO"`) {
-			errs = append(errs, line)
-		}
-	}
-	return errs
-}

@@ -37,8 +37,8 @@ func (r *chaosRun) onPod(ctx context.Context, a chaos.Action) error {
 	}
 }
 
-// endSandbox ends a pod's sandbox behind the kubelet's back. Containers are removed one by one, as the kubelet does: containerd 2.4 locks
-// out all others for ever when it is to remove them with their sandbox while a plugin connects.
+// endSandbox ends a pod's sandbox behind the kubelet's back. Containers are removed one by one, as the kubelet does: only so is containerd 2.4.2
+// sure to go on.
 func (r *chaosRun) endSandbox(ctx context.Context, pod *corev1.Pod, remove bool) error {
 	s, err := r.findSandbox(ctx, pod)
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -16,66 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
-
-// A descriptor or a mount that the agent keeps would keep a deleted pod's namespace, and its addresses, alive.
-//
-// Not parallel: it looks at everything that is left on the node, and at the agent's log.
-//
-//e2e:rounds nftables
-func TestPodsDeletedWhileBeingProgrammedLeaveNothing(t *testing.T) {
-	s := newSpace(t, asked())
-	agent, began := s.agent(t), metav1.Now()
-	s.awaitTidyNode(t, agent)
-	netns, before := s.openNamespaces(t, agent), s.metrics(t)
-
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	wg.Go(func() {
-		// The moment at which the agent finds the sandbox, too.
-		err := s.started(ctx, s.name, func(e startedEvent) {
-			if e.sandbox {
-				s.deleteWithin(ctx, t, e.pod, int64(e.pod[len(e.pod)-1]%2)) // by force, or in order
-			}
-		})
-		if err != nil {
-			t.Error(err)
-		}
-	})
-	for i := range 20 {
-		pod := s.create(t, meshPod(fmt.Sprintf("brief-%d", i), nil))
-		if i%4 == 3 {
-			s.deleteWithin(ctx, t, pod.Name, 0) // before there is a sandbox
-		}
-	}
-	eventually(t, "the end of all pods", func(ctx context.Context) error {
-		list, err := s.pods().List(ctx, metav1.ListOptions{})
-		if err == nil && len(list.Items) > 0 {
-			err = fmt.Errorf("%d are left", len(list.Items))
-		}
-		return err
-	})
-
-	s.awaitTidyNode(t, agent)
-	if now := s.openNamespaces(t, agent); now != netns {
-		t.Errorf("the agent holds %d network namespaces open, before %d", now, netns)
-	}
-	eventually(t, "the agent to forget", func(ctx context.Context) error {
-		now, err := s.readMetrics(ctx)
-		if err == nil && now.sum(metricPrefix+"pods") > before.sum(metricPrefix+"pods") {
-			err = fmt.Errorf("it remembers %v pods", now.sum(metricPrefix+"pods"))
-		}
-		return err
-	})
-	t.Logf("%v of the pods were programmed", s.metrics(t).ensured("changed")-before.ensured("changed"))
-	if now := s.agent(t); now.UID != agent.UID || now.Status.ContainerStatuses[0].RestartCount != agent.Status.ContainerStatuses[0].RestartCount {
-		t.Errorf("the agent has restarted")
-	}
-	if errs := s.agentErrors(t, agent, began); len(errs) > 0 {
-		t.Errorf("the agent logged errors:\n%s", strings.Join(errs, ""))
-	}
-}
 
 // deleteWithin deletes a pod with so much grace; one that is gone already is no error.
 func (s *space) deleteWithin(ctx context.Context, t *testing.T, name string, graceSeconds int64) {

@@ -9,7 +9,7 @@
 //	DNS, owners, ports             TestLookupsAreCapturedAsThePodSays, TestExcludedGroupAndUserOfAnotherProxy, TestOnlyIncludedPortsAndRangesAreRedirected
 //	namespaces ask, pods override  TestNamespaceAsksForItsPodsWithAProxy, TestPodOptsOutOfItsNamespace, TestRunningPodOptsInAndOutAgain
 //	edits are followed in place    TestEditsOfARunningPodAreFollowedInPlace
-//	rules are kept right           TestInspectShowsDrift, TestEarlyUpdateLeavesNoGap
+//	rules are kept right           TestInspectShowsDrift, TestUpdateUnderChurn
 //	it says what it does           TestStatusTellsTheTruth, TestCheckAndHelmTestTellThatTheAgentIsAway, TestPrometheusReadsTheAgent,
 //	                               TestServicesSendNothingToAPodWithoutItsRules (the readiness gate)
 //	proxies outside of pods        TestSidecarTakesTheConnectionsOfAPlainPod, TestSidecarsAreUpgradedWithoutALostConnection

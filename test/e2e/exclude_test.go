@@ -6,25 +6,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The addresses lie on both sides of the range's edge.
-//
-//e2e:rounds nftables iptables
-func TestExcludedPortsAndRangesStayDirect(t *testing.T) {
-	t.Parallel()
-	s := newSpace(t, asked())
-	pod := s.startMesh(t, meshPod("excluding", map[string]string{
-		keyExcludeInbound: "9100", keyExcludeOutbound: "18090", keyExcludeCIDRs: "203.0.113.128/25, 2001:db8:1::80/121",
-	}))
-	for _, f := range families() {
-		wantInbound(t, pod, f, appPort, true)
-		wantInbound(t, pod, f, appOtherPort, false)
-		s.wantOutbound(t, pod, f.at(1, worldPort), true)
-		s.wantOutbound(t, pod, f.at(1, worldOtherPort), false)
-		s.wantOutbound(t, pod, f.at(127, worldPort), true)
-		s.wantOutbound(t, pod, f.at(128, worldPort), false)
-	}
-}
-
 // An excluded range wins over an included one around it.
 //
 //e2e:rounds core nftables iptables

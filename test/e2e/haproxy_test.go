@@ -36,35 +36,6 @@ func TestHAProxyFindsTheOriginalDestination(t *testing.T) {
 	s.wantLogged(t, pod, "outbound", in.Addr(), out)
 }
 
-// A proxy that takes its own listener for the destination is refused; without the rule for it, it would fill its log.
-//
-//e2e:rounds nftables iptables
-func TestHAProxyThatKnowsNoDestinationDoesNotLoop(t *testing.T) {
-	t.Parallel()
-	s := newSpace(t, asked())
-	text, err := os.ReadFile("testdata/haproxy-loop.cfg")
-	must(t, err)
-	pod := s.startMesh(t, haproxyPod("looping", map[string]string{keyIncludeInbound: ""},
-		s.keepConfig(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "haproxy"}, Data: map[string]string{"haproxy.cfg": string(text)}}),
-		haproxyContainer()))
-	v4, v6 := families()[0], families()[1]
-	eventually(t, "HAProxy listens", func(context.Context) error {
-		_, err := s.tryFrom(t, pod, "get", "http://"+v4.at(1, worldPort).String()+"/") //nolint:contextcheck // it has the test's
-		return err
-	})
-	if out, err := s.tryFrom(t, pod, "get", "http://"+v6.at(1, worldPort).String()+"/"); err == nil {
-		t.Errorf("answered by %s: HAProxy cannot know where the connection was going", out)
-	}
-	// Its log is in order: what it tells of a later connection comes behind all of the loop.
-	if a := s.askFrom(t, pod, v4.at(1, worldPort)); a.Banner != "world" {
-		t.Errorf("%q answered, want the world", a.Banner)
-	}
-	log := s.wantLogged(t, pod, "outbound", at(pod, v4, 0).Addr(), v4.at(1, worldPort))
-	if n := strings.Count(log, "outbound peer="); n < 3 || n > 6 {
-		t.Errorf("HAProxy took %d connections for the three that the application made:\n%.2000s", n, log)
-	}
-}
-
 // haproxyPod is an application beside a real proxy, whose configuration is in a ConfigMap.
 func haproxyPod(name string, annotations map[string]string, config string, proxy corev1.Container) *corev1.Pod {
 	pod := newPod(name, annotations, appContainer(), proxy)
@@ -99,8 +70,8 @@ func (s *space) keepConfig(t *testing.T, config *corev1.ConfigMap) (name string)
 	return config.Name
 }
 
-// wantLogged waits for HAProxy's line about a connection that it has made, and gives its log.
-func (s *space) wantLogged(t *testing.T, pod *corev1.Pod, direction string, peer netip.Addr, dst netip.AddrPort) (log string) {
+// wantLogged waits for HAProxy's line about a connection that it has made.
+func (s *space) wantLogged(t *testing.T, pod *corev1.Pod, direction string, peer netip.Addr, dst netip.AddrPort) {
 	t.Helper()
 	prefix, rest := fmt.Sprintf("%s peer=%s:", direction, peer), fmt.Sprintf(" original-dst=%s:%d state=--", dst.Addr(), dst.Port())
 	eventually(t, "a line of HAProxy", func(ctx context.Context) error {
@@ -108,13 +79,11 @@ func (s *space) wantLogged(t *testing.T, pod *corev1.Pod, direction string, peer
 		if err != nil {
 			return err
 		}
-		log = string(text)
-		for line := range strings.Lines(log) {
+		for line := range strings.Lines(string(text)) {
 			if strings.HasPrefix(line, prefix) && strings.Contains(line, rest) {
 				return nil
 			}
 		}
 		return fmt.Errorf("no line %q with %q in:\n%s", prefix, rest, text)
 	})
-	return log
 }

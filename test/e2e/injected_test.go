@@ -44,17 +44,6 @@ func TestPodsAsIstioInjectsThem(t *testing.T) {
 	}
 }
 
-//e2e:rounds nftables iptables
-func TestAnInjectedPodWithModeNoneHasNoRules(t *testing.T) {
-	t.Parallel()
-	s := newSpace(t, nil)
-	pod := s.startUntouched(t, injectedPod("none", "NONE"))
-	for _, f := range families() {
-		wantInbound(t, pod, f, appPort, false)
-		s.wantOutbound(t, pod, f.at(1, worldPort), false)
-	}
-}
-
 // wantValidated wants both families' probes to have arrived.
 func (s *space) wantValidated(t *testing.T, pod *corev1.Pod) {
 	t.Helper()

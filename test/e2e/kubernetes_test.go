@@ -15,7 +15,7 @@ import (
 //e2e:rounds kubernetes
 func TestKubernetesIsUpgradedUnderLoad(t *testing.T) {
 	m := newManaged(t, func(spec map[string]any) { spec["drainSeconds"] = int64(600) })
-	b := m.startUnderLoad(t, loadedPods)
+	b := m.startUnderLoad(t, loadedPods, loadedPods*loadedEvery)
 	version := func() string { return m.nodeStatus(t).NodeInfo.KubeletVersion }
 	processes := func() (pids []int) {
 		for _, pod := range b.pods {

@@ -21,7 +21,6 @@ const (
 	keyExcludeOutbound = "traffic.sidecar.istio.io/excludeOutboundPorts"
 	keyExcludeCIDRs    = "traffic.sidecar.istio.io/excludeOutboundIPRanges"
 	keyIncludeCIDRs    = "traffic.sidecar.istio.io/includeOutboundIPRanges"
-	keyExcludeLinks    = "traffic.sidecar.istio.io/excludeInterfaces"
 	keyMode            = "sidecar.istio.io/interceptionMode"
 	keyInjected        = "sidecar.istio.io/status"
 

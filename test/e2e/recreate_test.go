@@ -44,21 +44,6 @@ func TestPodInANewSandboxIsProgrammedAgain(t *testing.T) {
 	}
 }
 
-// The old sandbox kept its rules after the namespace took its word back; the new one never had any, and the pod must say so.
-//
-//e2e:rounds nftables nri
-func TestPodThatStopsAskingGetsNoRulesInItsNewSandbox(t *testing.T) {
-	t.Parallel()
-	s := newSpace(t, asked())
-	pod := s.startMesh(t, meshPod("released", nil))
-	s.annotateSelf(t, map[string]any{keyInitialize: nil})
-	s.killSandbox(t, s.sandboxOf(t, pod))
-	s.await(t, pod.Name, hasStatus(statusRemoved))
-	pod = s.awaitAnswer(t, pod.Name)
-	s.wantNoRules(t, pod)
-	wantInbound(t, pod, families()[0], appPort, false)
-}
-
 // killSandbox ends the first process of a sandbox, and with it the sandbox. CRI-O has none: there the runtime ends the sandbox.
 func (c *cluster) killSandbox(t *testing.T, s sandbox) {
 	t.Helper()

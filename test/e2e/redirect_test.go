@@ -37,21 +37,3 @@ func wantDirectToItself(t *testing.T, s *space, pod *corev1.Pod, f family) {
 		t.Errorf("the proxy counts %+v, before the application asked itself %+v", after, before)
 	}
 }
-
-//e2e:rounds nftables iptables
-func TestTrafficBetweenPodsPassesBothProxies(t *testing.T) {
-	t.Parallel()
-	s := newSpace(t, asked())
-	client, server := s.startMesh(t, meshPod("client", nil)), s.startMesh(t, meshPod("server", nil))
-	for _, f := range families() {
-		dst := at(server, f, appPort)
-		left, entered := took(t, client, outbound, dst), took(t, server, inbound, dst)
-		a := s.askFrom(t, client, dst)
-		if a.Banner != "server" || a.peer() != f.passthrough {
-			t.Errorf("%s: %q answered, and saw %s; want server, and its proxy", f.name, a.Banner, a.Peer)
-		}
-		if took(t, client, outbound, dst) != left+1 || took(t, server, inbound, dst) != entered+1 {
-			t.Errorf("%s: not both proxies took the connection to %s: %+v, %+v", f.name, dst, journal(t, client), journal(t, server))
-		}
-	}
-}

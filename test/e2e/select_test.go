@@ -46,16 +46,6 @@ func wantReport(t *testing.T, s *space, pod *corev1.Pod, hooked func(hook string
 	}
 }
 
-//e2e:rounds nftables
-func TestPodAsksForItself(t *testing.T) {
-	t.Parallel()
-	s := newSpace(t, nil)
-	// Its proxy has another name: what the pod itself asks for it gets whatever its containers are called.
-	pod := s.startMesh(t, newPod("asking", asked(), appContainer(), proxyContainer("proxy")))
-	wantInbound(t, pod, families()[0], appPort, true)
-	wantReport(t, s, pod, isReporter)
-}
-
 //e2e:rounds core nftables
 func TestPodOptsOutOfItsNamespace(t *testing.T) {
 	t.Parallel()
@@ -122,34 +112,5 @@ func TestNamespaceAnnotationIsFollowedInAndNeverOpensRunningPods(t *testing.T) {
 	after.Time, after.Message = before.Time, before.Message // an agent that has not seen its own report yet may say why the rules stay
 	if after != before {
 		t.Errorf("the report of the running pod is %+v, was %+v", after, before)
-	}
-}
-
-// A gate that only programmed pods pass would keep a Deployment from rolling out once it is taken out of the mesh.
-//
-//e2e:rounds nftables
-func TestReadinessGateOpensForEveryPod(t *testing.T) {
-	t.Parallel()
-	s := newSpace(t, nil)
-	for name, annotations := range map[string]map[string]string{
-		"redirected": asked(), "left-alone": nil, "opted-out": {keyInitialize: "false"},
-	} {
-		pod := meshPod(name, annotations)
-		pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: condition}}
-		s.create(t, pod)
-	}
-	eventually(t, "ready pods", func(ctx context.Context) error {
-		var errs []error
-		for _, name := range []string{"redirected", "left-alone", "opted-out"} {
-			pod, err := s.pods().Get(ctx, name, metav1.GetOptions{})
-			errs = append(errs, err)
-			if err == nil && !isReady(pod) {
-				errs = append(errs, errors.New(name+" is not ready"))
-			}
-		}
-		return errors.Join(errs...)
-	})
-	if got := conditionOf(s.await(t, "left-alone", isRunning)).Reason; got != "NotRequired" {
-		t.Errorf("the reason of a pod that is left alone is %q, want NotRequired", got)
 	}
 }

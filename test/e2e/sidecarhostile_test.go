@@ -13,46 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// withNote has HAProxy's configuration take a line from the pod's annotation.
-func withNote(spec map[string]any) {
-	file := spec["files"].([]any)[0].(map[string]any)
-	file["template"] = strings.Replace(file["template"].(string), "global\n", "global\n  description {{ index .Pod.Annotations \"note\" }}\n", 1)
-}
-
-// Who may annotate a pod writes data, and no line of the proxy's configuration.
-//
-//e2e:rounds nri
-func TestSidecarTakesAnnotationsAsData(t *testing.T) {
-	t.Parallel()
-	m := newManaged(t, withNote)
-	for name, note := range map[string]string{
-		"newline":   "x\n  stats socket /run/sidecar/open.sock mode 666 level admin",
-		"directive": "%[env(PATH)]",
-		"option":    "-f",
-	} {
-		pod := plainPod(name)
-		pod.Annotations = map[string]string{"note": note}
-		m.create(t, pod)
-	}
-	const harmless = `it's "q\' #{{ .Pod.UID }} $HOME ${HOME} \`
-	quoted := plainPod("quoted")
-	quoted.Annotations = map[string]string{"note": harmless}
-	pod := m.startManaged(t, quoted)
-	m.wantProxied(t, pod)
-	home := fmt.Sprintf("%s.%s", pod.UID, m.sandboxOf(t, pod).ID)
-	text, err := os.ReadFile(filepath.Join(m.node.NodeRoot, sidecarRoot, home, "files-0/haproxy.cfg"))
-	must(t, err)
-	if want := `  description 'it'\''s "q\'\'' #{{ .Pod.UID }} $HOME ${HOME} \'` + "\n"; !strings.Contains(string(text), want) {
-		t.Errorf("the file has no line %s:\n%.300s", want, text)
-	}
-	for _, name := range []string{"newline", "directive", "option"} {
-		m.awaitSidecar(t, name, says(false, "haproxy.cfg", "value"))
-		if now := m.await(t, name, isRunning); isReady(now) {
-			t.Errorf("%s is ready", name)
-		}
-	}
-}
-
 // pried is what testapp's pry gets at: every process ID that it can guess, and every unix socket of the network namespace.
 type pried struct {
 	Processes []struct {
@@ -195,25 +155,4 @@ func TestSidecarWhosePortsTheApplicationTakes(t *testing.T) {
 	})
 	m.await(t, pod.Name, isReadyNow)
 	m.wantProxied(t, pod)
-}
-
-// An application that answers on the port by which a proxy is asked does not make it ready.
-//
-//e2e:rounds nri
-func TestSidecarIsNotReadyByItsApplicationsWord(t *testing.T) {
-	t.Parallel()
-	m := newManaged(t, func(spec map[string]any) {
-		file := spec["files"].([]any)[0].(map[string]any)
-		template, _, _ := strings.Cut(file["template"].(string), "frontend ready") // nobody listens on 15021
-		file["template"] = template
-		spec["handover"] = "none"
-		spec["readiness"] = map[string]any{"httpGet": map[string]any{"port": int64(15021), "path": "/healthz/ready"}, "startSeconds": int64(2)}
-	})
-	pod := plainPod("posing")
-	pod.Spec.Containers[0].Args = append(pod.Spec.Containers[0].Args, "-http=8080,15021")
-	m.create(t, pod)
-	m.awaitSidecar(t, pod.Name, says(false, "not ready within 2s", "user 0, listens on port 15021"))
-	if now := m.await(t, pod.Name, isRunning); isReady(now) {
-		t.Error("the pod is ready")
-	}
 }

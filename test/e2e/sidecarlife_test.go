@@ -27,33 +27,6 @@ func finiteContainer(code int) corev1.Container {
 	return c
 }
 
-// An application that crashes again and again has the same proxy all the time, and is connected whenever it runs.
-//
-//e2e:rounds nri
-func TestSidecarIsUntouchedByAnApplicationThatCrashes(t *testing.T) {
-	t.Parallel()
-	m := newManaged(t)
-	pod := newPod("looping", nil, finiteContainer(1))
-	pod = m.create(t, pod)
-	m.awaitSidecar(t, "looping", isServing(0))
-	before := m.containerPID(t, pod, managedProxy)
-	m.await(t, "looping", func(pod *corev1.Pod) error {
-		if len(pod.Status.ContainerStatuses) == 0 || pod.Status.ContainerStatuses[0].RestartCount < 2 {
-			return fmt.Errorf("it has not crashed twice: %+v", pod.Status.ContainerStatuses)
-		}
-		return nil
-	})
-	m.awaitSidecar(t, "looping", func(status map[string]any) error {
-		if status["message"] != nil {
-			return fmt.Errorf("it says %v", status)
-		}
-		return errors.Join(isServing(0)(status), equal(status["restarts"], 0))
-	})
-	if now := m.containerPID(t, pod, managedProxy); now != before {
-		t.Errorf("the proxy is process %d, was %d", now, before)
-	}
-}
-
 // A Job is not kept from completing. Its proxy is told to finish, and has not failed.
 //
 //e2e:rounds nri

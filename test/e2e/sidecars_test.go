@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -27,16 +26,15 @@ import (
 
 // The proxy manager's part of the contract with users.
 const (
-	keySidecar      = "pod-network-controller.istio.io/sidecar"
-	keyRestartProxy = "pod-network-controller.istio.io/restart-proxy"
-	managedProxy    = "managed-proxy"
-	sidecarRoot     = "run/istio-pod-network-controller/sidecars"
-	missingImage    = "localhost/no-such-image:1"
-	sidecarsImage   = "localhost/haproxy:1"
-	proxyNotReady   = "ProxyNotReady"
-	proxyRefused    = "ProxyRefused"
-	proxyFailed     = "ProxyFailed"
-	sidecarVersion  = "v1alpha1"
+	keySidecar     = "pod-network-controller.istio.io/sidecar"
+	managedProxy   = "managed-proxy"
+	sidecarRoot    = "run/istio-pod-network-controller/sidecars"
+	missingImage   = "localhost/no-such-image:1"
+	sidecarsImage  = "localhost/haproxy:1"
+	proxyNotReady  = "ProxyNotReady"
+	proxyRefused   = "ProxyRefused"
+	proxyFailed    = "ProxyFailed"
+	sidecarVersion = "v1alpha1"
 )
 
 // sidecarKind returns the resource of one of the proxy manager's kinds.
@@ -116,16 +114,6 @@ func (m managed) patchProfile(t testing.TB, spec map[string]any) {
 	must(t, err)
 	_, err = m.objects.Resource(sidecarKind("proxyprofiles")).Patch(t.Context(), m.profile, types.MergePatchType, patch, metav1.PatchOptions{})
 	must(t, err)
-}
-
-// profileSpec returns the profile's spec.
-func (m managed) profileSpec(ctx context.Context) (map[string]any, error) {
-	profile, err := m.objects.Resource(sidecarKind("proxyprofiles")).Get(ctx, m.profile, metav1.GetOptions{})
-	if err != nil {
-		return nil, err
-	}
-	spec, _, err := unstructured.NestedMap(profile.Object, "spec")
-	return spec, err
 }
 
 // newVersion changes the profile so that its proxies are upgraded.
@@ -282,12 +270,6 @@ func (m managed) proxies(ctx context.Context) ([]*criv1.Container, error) {
 		LabelSelector: map[string]string{"io.kubernetes.pod.namespace": m.name, "io.kubernetes.container.name": managedProxy},
 	}})
 	return list.GetContainers(), err
-}
-
-// killProxy ends the first process of a pod's proxy.
-func (m managed) killProxy(t *testing.T, pod *corev1.Pod) {
-	t.Helper()
-	must(t, syscall.Kill(m.containerPID(t, pod, managedProxy), syscall.SIGKILL))
 }
 
 // wantNothingLeft waits until no container, directory, object and cgroup of the namespace's proxies is left. uids are those of its pods.

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -109,30 +107,4 @@ func (m managed) leaveAll(t *testing.T, pods []*corev1.Pod) {
 		return request(ctx, at(again, families()[0], appPort), "/", &a)
 	})
 	m.wantShared(t, again)
-}
-
-// What a profile is for does not change: its pods would have proxies of both modes.
-//
-//e2e:rounds nri
-func TestSidecarSharedModeIsKept(t *testing.T) {
-	t.Parallel()
-	m := newManaged(t)
-	shared := map[string]any{"check": []any{"true"}}
-	for name, tt := range map[string]struct {
-		patch map[string]any
-		want  string
-	}{
-		"perPod to shared": {
-			map[string]any{"mode": "shared", "shared": shared, "image": nil, "command": nil, "handover": "none"}, "mode does not change",
-		},
-		"shared without its mode": {map[string]any{"shared": shared}, "shared belongs to mode shared"},
-	} {
-		patch, err := json.Marshal(map[string]any{"spec": tt.patch})
-		must(t, err)
-		_, err = m.objects.Resource(sidecarKind("proxyprofiles")).
-			Patch(t.Context(), m.profile, types.MergePatchType, patch, metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
-		if err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: the API server says %v, want %q", name, err, tt.want)
-		}
-	}
 }

@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -14,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // withSharedNotes has HAProxy's configuration take a line from two of a pod's annotations: any words, and a number.
@@ -37,8 +35,6 @@ func TestSidecarSharedInTrouble(t *testing.T) {
 	steady := m.startManaged(t, plainPod("steady"))
 	m.wantShared(t, steady)
 	t.Run("annotations are data", func(t *testing.T) { m.wantAnnotationsAsData(t, steady) })
-	t.Run("ports that the application has", func(t *testing.T) { m.wantPortsTaken(t, steady) })
-	t.Run("a template that the proxy refuses", func(t *testing.T) { m.wantTemplateRefused(t, steady) })
 	t.Run("the end of the proxy", func(t *testing.T) { m.wantComeback(t) })
 	m.wantShared(t, steady)
 }
@@ -76,75 +72,6 @@ func (m managed) wantAnnotationsAsData(t *testing.T, steady *corev1.Pod) {
 	}
 	m.annotate(t, "number", map[string]any{"limit": "30m"})
 	m.wantShared(t, m.await(t, "number", isReadyNow))
-	m.wantShared(t, steady)
-}
-
-// holdingPod has one of the proxy's ports before it chooses the proxy, and leaves it when it is told to.
-func (m managed) holdingPod(name, command string) *corev1.Pod {
-	pod := plainPod(name)
-	pod.Annotations = map[string]string{keySidecar: "none"}
-	holder := toolsContainer()
-	holder.Name, holder.Args = "holder", nil
-	holder.Command = []string{"sh", "-c", command + " & until [ -e /tmp/go ]; do usleep 50000; done; kill $!; exec sleep 1000"}
-	pod.Spec.Containers = append(pod.Spec.Containers, holder)
-	return pod
-}
-
-// wantPortsTaken wants a pod in which another process has a port of the proxy to be refused until that leaves it.
-func (m managed) wantPortsTaken(t *testing.T, steady *corev1.Pod) {
-	t.Helper()
-	const name = "listening"
-	m.create(t, m.holdingPod(name, "exec testapp serve -http=15106"))
-	pod := m.await(t, name, isRunning)
-	inHolder := func(ctx context.Context, script string) error {
-		_, err := m.run(ctx, command{namespace: m.name, pod: name, container: "holder", argv: []string{"sh", "-c", script}})
-		return err
-	}
-	eventually(t, "the application on the port", func(ctx context.Context) error { return inHolder(ctx, "ss -Htln | grep -q ':15106 '") })
-	m.annotate(t, name, map[string]any{keySidecar: nil})
-	m.awaitSidecar(t, name, says(false, "15106"))
-	m.awaitWarning(t, pod, proxyFailed)
-	m.wantShared(t, steady)
-	must(t, inHolder(t.Context(), "touch /tmp/go"))
-	m.awaitSidecar(t, name, isServing(0))
-	m.await(t, name, hasReason("Initialized"))
-	m.wantShared(t, m.await(t, name, isReadyNow))
-}
-
-// wantTemplateRefused wants the configuration in force to stay when the profile's next one is refused, and to be told why.
-func (m managed) wantTemplateRefused(t *testing.T, steady *corev1.Pod) {
-	t.Helper()
-	profiles := m.objects.Resource(sidecarKind("proxyprofiles"))
-	profile, err := profiles.Get(t.Context(), m.profile, metav1.GetOptions{})
-	must(t, err)
-	files, _, err := unstructured.NestedSlice(profile.Object, "spec", "files")
-	must(t, err)
-	good := files[0].(map[string]any)["template"].(string)
-	set := func(template string) {
-		m.patchProfile(t, map[string]any{"files": []any{map[string]any{"name": "haproxy.cfg", "syntax": "haproxy", "template": template}}})
-	}
-	version := m.version(t)
-	set(strings.Replace(good, "  retries 0\n", "  retries 0\n  no-such-keyword\n", 1))
-	m.awaitSidecar(t, steady.Name, says(true, "no-such-keyword"))
-	m.awaitWarning(t, steady, proxyFailed)
-	eventually(t, "the profile's status", func(ctx context.Context) error {
-		profile, err := profiles.Get(ctx, m.profile, metav1.GetOptions{})
-		if err == nil && !strings.Contains(fmt.Sprint(profile.Object["status"]), "see the ManagedProxy "+steady.Namespace+"/") {
-			err = fmt.Errorf("it says %v", profile.Object["status"])
-		}
-		return err
-	})
-	if now := m.version(t); now != version {
-		t.Errorf("version %s is in force, was %s", now, version)
-	}
-	m.wantShared(t, steady)
-	set(good)
-	m.awaitSidecar(t, steady.Name, func(status map[string]any) error {
-		if strings.Contains(fmt.Sprint(status["message"]), "no-such-keyword") {
-			return errors.New("it still says why the template was refused")
-		}
-		return isServing(0)(status)
-	})
 	m.wantShared(t, steady)
 }
 

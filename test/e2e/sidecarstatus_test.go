@@ -3,8 +3,10 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"syscall"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -88,5 +90,29 @@ func (m managed) awaitReason(t *testing.T, kind string, is metav1.ConditionStatu
 			return fmt.Errorf("want %s, its status is %v", reason, status)
 		}
 		return nil
+	})
+}
+
+// startSome makes pods and waits until they are ready.
+func (m managed) startSome(t *testing.T, names ...string) (pods []*corev1.Pod) {
+	t.Helper()
+	for _, name := range names {
+		m.create(t, plainPod(name))
+	}
+	for _, name := range names {
+		pods = append(pods, m.await(t, name, isReadyNow))
+	}
+	return pods
+}
+
+// killRunning ends a pod's proxy while others are tried beside it.
+func (m managed) killRunning(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	eventually(t, "the end of the proxy of "+pod.Name, func(ctx context.Context) error {
+		pid, err := m.findContainerPID(ctx, pod, managedProxy)
+		if err != nil {
+			return err
+		}
+		return syscall.Kill(pid, syscall.SIGKILL)
 	})
 }

@@ -105,15 +105,18 @@ type underLoad struct {
 	held  []*echo
 }
 
-// startUnderLoad returns when all pods are ready and have connections of each kind.
-func (m managed) startUnderLoad(t *testing.T, n int) *underLoad {
+// startUnderLoad returns when all pods are ready and have connections of each kind. Each pod makes a connection in each direction every so often.
+func (m managed) startUnderLoad(t *testing.T, n int, every time.Duration, change ...func(*corev1.Pod)) *underLoad {
 	t.Helper()
 	f := families()[0]
 	b := &underLoad{managed: m, pods: make([]*corev1.Pod, n), ticks: listenTicks(t)}
 	world, tick := f.at(1, worldPort).String(), f.at(2, uint16(b.ticks.Addr().(*net.TCPAddr).Port)).String()
-	every := loadedEvery * time.Duration(n)
 	for i := range n {
-		m.create(t, loadedPod(fmt.Sprintf("loaded-%d", i), every, world, tick))
+		pod := loadedPod(fmt.Sprintf("loaded-%d", i), every, world, tick)
+		for _, f := range change {
+			f(pod)
+		}
+		m.create(t, pod)
 	}
 	for i := range n {
 		b.pods[i] = m.await(t, fmt.Sprintf("loaded-%d", i), isReadyNow)
@@ -177,7 +180,8 @@ func (b *underLoad) wantNoneLost(t *testing.T) {
 //e2e:rounds core nri
 func TestSidecarsAreUpgradedWithoutALostConnection(t *testing.T) {
 	m := newManaged(t, func(spec map[string]any) { spec["drainSeconds"] = int64(600) })
-	b := m.startUnderLoad(t, amount(t, "E2E_SIDECARS", loadedPods))
+	n := amount(t, "E2E_SIDECARS", loadedPods)
+	b := m.startUnderLoad(t, n, time.Duration(n)*loadedEvery)
 	wantDone := finishedProxy(t)
 	for i, trouble := range []func(){
 		// In this order: the kubelet does not start without the runtime.

@@ -234,6 +234,9 @@ func (d draw) packet(e edges, hook iptables.Hook) Packet {
 	p := Packet{Protocol: one[uint32](d, iptables.TCP, iptables.TCP, iptables.TCP, iptables.UDP), Diverts: d.chance(80)}
 	src, dst, by := d.ends(e, hook == iptables.Output)
 	sport, dport := one(d, 40000, one(d, e.ports...)), one(d, e.ports...)
+	if d.chance(10) {
+		dport = 53 // lookups have rules of their own
+	}
 	proves := func(a netip.Addr) bool { return isPassthrough(a) && a.Is4() == dst.Is4() }
 	if by == Loopback() && slices.ContainsFunc(e.addrs, proves) && d.chance(15) { // a proof of the rules, or nearly
 		dst = of(d, e.addrs, proves)

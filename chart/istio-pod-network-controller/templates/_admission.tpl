@@ -19,8 +19,8 @@
 {{- define "agent.waitName" -}}istio-pod-network-wait{{- end -}}
 
 {{- /*
-Any value as an expression of CEL. Every part of it is dyn(): CEL wants all values of a map to be of one type, and typed objects in a list
-make API servers of 1.36 panic.
+Any value as an expression of CEL. Every part of it is dyn(): CEL wants all values of a map to be of one type, and API servers of 1.36 answer
+other forms with an internal error (kubernetes/kubernetes#142181).
 */ -}}
 {{- define "agent.cel" -}}
 {{- if kindIs "map" . -}}

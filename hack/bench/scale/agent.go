@@ -75,11 +75,11 @@ func (a *agent) metrics(ctx context.Context) (metrics, error) {
 	return parseMetrics(text), err
 }
 
-// inUse returns what the agent has in use of Go's heap after a collection, and for stacks, in KiB. It takes the least of some collections:
+// inUse returns what the agent has in use of Go's heap after a collection, and for stacks, in KiB. It takes the least of five collections:
 // each is made while the agent works.
-func (a *agent) inUse(ctx context.Context, collections int) (kib float64, err error) {
+func (a *agent) inUse(ctx context.Context) (kib float64, err error) {
 	kib = math.Inf(1)
-	for range collections {
+	for range 5 {
 		text, err := get(ctx, "tcp", a.pprofAddr, "http://agent/debug/pprof/heap?gc=1&debug=1")
 		if err != nil {
 			return 0, err

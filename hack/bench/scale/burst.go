@@ -119,5 +119,3 @@ func (n *node) endAll(ctx context.Context, a *agent, pods []*corev1.Pod) error {
 	})
 	return errors.Join(err, a.awaitProgrammed(ctx, 0))
 }
-
-func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

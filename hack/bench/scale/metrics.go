@@ -36,9 +36,6 @@ func (m metrics) sum(name, label string) (sum float64) {
 func (m metrics) requests() float64 { return m.sum("rest_client_requests_total", "") }
 
 // writes counts the requests that change something.
-func (m metrics) writes() (sum float64) {
-	for _, method := range []string{"PATCH", "POST", "PUT", "DELETE"} {
-		sum += m.sum("rest_client_requests_total", `method="`+method+`"`)
-	}
-	return sum
+func (m metrics) writes() float64 {
+	return m.requests() - m.sum("rest_client_requests_total", `method="GET"`)
 }

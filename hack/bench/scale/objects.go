@@ -20,10 +20,8 @@ import (
 const atOnce = 24
 
 func namespaceName(i int) string { return fmt.Sprintf("team-%04d", i) }
-
-func nodeName(i int) string { return fmt.Sprintf("node-%d", i) }
-
-func podName(i int) string { return fmt.Sprintf("pod-%05d", i) }
+func nodeName(i int) string      { return fmt.Sprintf("node-%d", i) }
+func podName(i int) string       { return fmt.Sprintf("pod-%05d", i) }
 
 // makeNamespaces makes namespaces that ask for redirection, with labels and annotations as people have them.
 func makeNamespaces(ctx context.Context, c kubernetes.Interface, n int) error {

@@ -124,3 +124,5 @@ func pause(ctx context.Context, d time.Duration) error {
 		return nil
 	}
 }
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

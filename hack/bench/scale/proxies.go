@@ -115,11 +115,7 @@ func (n *node) idle(ctx context.Context, proxies int) (seen idleAgent, err error
 	if err := n.settle(ctx, settled); err != nil {
 		return seen, err
 	}
-	collections := 6
-	if n.small {
-		collections = 1
-	}
-	inUse, err := a.inUse(ctx, collections)
+	inUse, err := a.inUse(ctx)
 	if err != nil {
 		return seen, err
 	}

@@ -34,11 +34,8 @@ func Whole() *Bench {
 func (b *Bench) Flags(to *flag.FlagSet) {
 	to.StringVar(&b.agent, "agent", "", "the agent's binary")
 	to.IntVar(&b.pods, "pods", b.pods, "pods of the cluster")
-	to.IntVar(&b.namespaces, "namespaces", b.namespaces, "namespaces of the cluster")
-	to.IntVar(&b.here, "here", b.here, "pods of the measured node")
 	to.IntVar(&b.agents, "agents", b.agents, "hollow agents")
 	to.IntVar(&b.proxies, "proxies", b.proxies, "proxies of the proxy manager")
-	to.IntVar(&b.crowd, "burst", b.crowd, "pods that start at once")
 }
 
 // Shrink makes the bench so small that its figures say nothing.
@@ -54,13 +51,10 @@ func (b *Bench) settle(ctx context.Context, d time.Duration) error {
 	return pause(ctx, d)
 }
 
-// errShared is the answer where mounts and processes would stay on the machine if this program were killed.
-var errShared = errors.New("not in namespaces of its own: start this by `hack/bench.sh scale`")
-
 // inDirectory calls f with a directory that is removed afterwards. If f fails, the ends of the logs in it are part of the error.
 func inDirectory(f func(dir string) ([]table.Row, error)) (rows []table.Row, err error) {
-	if os.Getpid() != 1 { // of a PID namespace, with mounts of its own
-		return nil, errShared
+	if os.Getpid() != 1 { // of a PID namespace, with mounts of its own: what is left of it ends with it
+		return nil, errors.New("not in namespaces of its own: start this by `hack/bench.sh scale`")
 	}
 	ctrl.SetLogger(logr.Discard())
 	_ = log.SetLevel("error") // NRI's

@@ -107,7 +107,7 @@ func checkSingle(path string, data []byte) error {
 	return fmt.Errorf("%s is the configuration of one plugin, and none can be chained to it: write it as a list, %s, with that plugin in its plugins, and remove this file", path, list)
 }
 
-// read reads a regular file of a bounded size. It does not block on a FIFO, which runtimes cannot read either.
+// read reads a regular file of a bounded size. It does not wait for the writer of a FIFO.
 func read(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {

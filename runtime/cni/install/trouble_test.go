@@ -137,9 +137,6 @@ func TestInstall_linkedFile_keepsModeAndOwner(t *testing.T) {
 	if err := os.Symlink("../real.conflist", filepath.Join(n.conf, "10-kc.conflist")); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Mkfifo(filepath.Join(n.conf, "00-pipe.conf"), 0o600); err != nil { // which nobody must wait for
-		t.Fatal(err)
-	}
 	i := n.installer(t)
 	if err := i.Install(t.Context()); err != nil {
 		t.Fatal(err)
@@ -157,6 +154,17 @@ func TestInstall_linkedFile_keepsModeAndOwner(t *testing.T) {
 	}
 	if err := i.Uninstall(); err != nil || n.get(t, "10-kc.conflist") != plain {
 		t.Errorf("%v, %s", err, n.get(t, "10-kc.conflist"))
+	}
+}
+
+// A FIFO is no configuration. Without a writer, only a reader that does not wait for one gets an answer.
+func TestRead_fifo_isInvalid(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := read(fifo); !isInvalid(err) {
+		t.Errorf("got %v, want why it is invalid", err)
 	}
 }
 

@@ -7,14 +7,30 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"unsafe"
 )
 
-// The memory that a line shares: its size, the version, two locks of 40 bytes, and flags.
+// SharedMemory is what the Envoys of a line share: struct SharedMemory of source/server/hot_restart_impl.h, github.com/envoyproxy/envoy at commit
+// 0042aea7cf79. It is written from that file and not from sidecars/hotrestart.go, so that either shows a mistake of the other.
+type SharedMemory struct {
+	Size, Version          uint64
+	LogLock, AccessLogLock pthreadMutex
+	Flags                  uint64 // std::atomic<uint64_t>
+}
+
+// pthreadMutex has the size and the alignment of pthread_mutex_t on amd64 (glibc, sysdeps/x86/nptl/bits/pthreadtypes-arch.h).
+type pthreadMutex [5]int64
+
 const (
-	memorySize   = 104
-	flagsAt      = 96
-	initializing = 1
+	protocolVersion = 11  // HOT_RESTART_VERSION
+	initializing    = 0x1 // SHMEM_FLAGS_INITIALIZING
 )
+
+// Bytes are the memory as it lies in /dev/shm.
+func (s SharedMemory) Bytes() []byte {
+	out, _ := binary.Append(nil, binary.NativeEndian, s) // it has no padding, so that each field lies at its offset
+	return out
+}
 
 // memory is the line's, in /dev/shm.
 type memory struct{ file *os.File }
@@ -35,29 +51,33 @@ func attach(o options) (memory, error) {
 		return memory{}, fmt.Errorf("cannot open shared memory region %s check user permissions: %w", name, err)
 	}
 	m := memory{file}
+	size := uint64(unsafe.Sizeof(SharedMemory{}))
 	if o.restartEpoch == 0 {
-		return m, errors.Join(m.set(flagsAt, initializing), m.set(8, number), m.set(0, memorySize))
+		_, err := file.WriteAt(SharedMemory{Size: size, Version: number, Flags: initializing}.Bytes(), 0)
+		return m, err
 	}
-	if m.get(0) != memorySize || m.get(8) != number {
-		return m, fmt.Errorf("hot restart version mismatch: %d", m.get(8))
+	var shared SharedMemory
+	if err := m.read(&shared); err != nil || shared.Size != size || shared.Version != number {
+		return m, errors.Join(fmt.Errorf("hot restart version mismatch: %d", shared.Version), err)
 	}
-	if m.get(flagsAt)&initializing != 0 {
+	if shared.Flags&initializing != 0 {
 		return m, errors.New("previous envoy process is still initializing")
 	}
-	return m, m.set(flagsAt, initializing)
+	return m, m.setFlags(initializing)
 }
 
-func (m memory) initialized() error { return m.set(flagsAt, 0) }
+func (m memory) initialized() error { return m.setFlags(0) }
 
-func (m memory) get(at int64) uint64 {
-	var word [8]byte
-	_, _ = m.file.ReadAt(word[:], at)
-	return binary.NativeEndian.Uint64(word[:])
+func (m memory) read(into *SharedMemory) error {
+	text := make([]byte, unsafe.Sizeof(*into))
+	if _, err := m.file.ReadAt(text, 0); err != nil {
+		return err
+	}
+	_, err := binary.Decode(text, binary.NativeEndian, into)
+	return err
 }
 
-func (m memory) set(at int64, value uint64) error {
-	var word [8]byte
-	binary.NativeEndian.PutUint64(word[:], value)
-	_, err := m.file.WriteAt(word[:], at)
+func (m memory) setFlags(flags uint64) error {
+	_, err := m.file.WriteAt(binary.NativeEndian.AppendUint64(nil, flags), int64(unsafe.Offsetof(SharedMemory{}.Flags)))
 	return err
 }

@@ -25,10 +25,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+	"unsafe"
 )
-
-// DefaultVersion is what it answers to --hot-restart-version unless its environment says something else.
-const DefaultVersion = "11.104"
 
 // Environment variables with which a test makes it misbehave.
 const (
@@ -105,11 +103,12 @@ func Main(ctx context.Context, args []string, out io.Writer) int {
 	return 0
 }
 
+// version is made of the protocol's version and the size of the memory, unless the environment says something else.
 func version() string {
 	if v := os.Getenv(EnvVersion); v != "" {
 		return v
 	}
-	return DefaultVersion
+	return fmt.Sprintf("%d.%d", protocolVersion, unsafe.Sizeof(SharedMemory{}))
 }
 
 // errCrash is a fault.

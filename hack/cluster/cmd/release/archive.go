@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// archive packs the files of a directory: as .zip, as .tar, or else as a compressed tar.
+// archive packs the files of a directory: as .zip, as .tar, or else as a compressed tar. In a .tar, which is an OCI layout, nothing is executable.
 func archive(file, dir string, at time.Time) (err error) {
 	out, err := os.Create(file)
 	if err != nil {
@@ -23,21 +23,21 @@ func archive(file, dir string, at time.Time) (err error) {
 	switch filepath.Ext(file) {
 	case ".zip":
 		z := zip.NewWriter(out)
-		return errors.Join(each(dir, func(path string, mode fs.FileMode, content []byte) error {
+		return errors.Join(each(dir, 0o100, func(path string, mode fs.FileMode, content []byte) error {
 			h := &zip.FileHeader{Name: path, Method: zip.Deflate, Modified: at.UTC()}
 			h.SetMode(mode)
 			return write(content)(z.CreateHeader(h))
 		}), z.Close())
 	case ".tar":
-		return writeTar(out, dir, at)
+		return writeTar(out, dir, 0, at)
 	}
 	z := gzip.NewWriter(out) // without name and time in its own header
-	return errors.Join(writeTar(z, dir, at), z.Close())
+	return errors.Join(writeTar(z, dir, 0o100, at), z.Close())
 }
 
-func writeTar(to io.Writer, dir string, at time.Time) error {
+func writeTar(to io.Writer, dir string, executable fs.FileMode, at time.Time) error {
 	w := tar.NewWriter(to)
-	return errors.Join(each(dir, func(path string, mode fs.FileMode, content []byte) error {
+	return errors.Join(each(dir, executable, func(path string, mode fs.FileMode, content []byte) error {
 		h := &tar.Header{Typeflag: tar.TypeReg, Name: path, Mode: int64(mode), Size: int64(len(content)), ModTime: at.UTC(), Format: tar.FormatUSTAR}
 		return write(content)(w, w.WriteHeader(h))
 	}), w.Close())
@@ -53,8 +53,8 @@ func write(content []byte) func(to io.Writer, err error) error {
 	}
 }
 
-// each calls f for each file below a directory, which has at least one: by path, and with one of two modes.
-func each(dir string, f func(path string, mode fs.FileMode, content []byte) error) error {
+// each calls f for each file below a directory, which has at least one: by path, and with one of two modes, as it has a bit or not.
+func each(dir string, executable fs.FileMode, f func(path string, mode fs.FileMode, content []byte) error) error {
 	found := false
 	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -67,7 +67,7 @@ func each(dir string, f func(path string, mode fs.FileMode, content []byte) erro
 			return err
 		}
 		mode := fs.FileMode(0o644)
-		if info.Mode()&0o100 != 0 {
+		if info.Mode()&executable != 0 {
 			mode = 0o755
 		}
 		return f(path, mode, content)

@@ -17,22 +17,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestHTTPAnswerTellsBothEndsOfTheConnection(t *testing.T) {
-	for _, family := range []struct{ name, flag, bind string }{{"IPv4", "-4", "127.0.0.1"}, {"IPv6", "-6", "::1"}} {
-		t.Run(family.name, func(t *testing.T) {
-			addr := startServer(t, "-http", "0", "-bind", family.bind, "-banner", "b1")
-			var out strings.Builder
-			if err := run(t.Context(), []string{"get", family.flag, "http://" + addr + "/some/path"}, &out, io.Discard); err != nil {
-				t.Fatal(err)
-			}
-			got := decode[answer](t, out.String())
-			if got.Banner != "b1" || got.Path != "/some/path" || got.Local != addr || !strings.HasPrefix(got.Peer, net.JoinHostPort(family.bind, "")) {
-				t.Errorf("got %+v from %s", got, addr)
-			}
-		})
-	}
-}
-
 // A page is made of the answers of other servers, with what a proxy has said of the certificates. It fails if one of them does.
 func TestHTTPServerAsksOthers(t *testing.T) {
 	const cert = `By=spiffe://cluster.local/ns/a/sa/reviews;URI=spiffe://cluster.local/ns/a/sa/page`
@@ -88,29 +72,6 @@ func TestHTTPClientTellsTheAddressThatItConnectsFrom(t *testing.T) {
 	}
 	if from == "" || from != peer {
 		t.Errorf("the client says that it connects from %q, the server sees %s", from, peer)
-	}
-}
-
-func TestTCPServerAnswersAtOnceAndEchoes(t *testing.T) {
-	addr := startServer(t, "-http", "", "-tcp", "0", "-bind", "127.0.0.1", "-banner", "b2")
-	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	lines := bufio.NewReader(conn)
-	first, err := lines.ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := decode[answer](t, first); got.Banner != "b2" || got.Local != addr || got.Peer != conn.LocalAddr().String() {
-		t.Errorf("got %+v", got)
-	}
-	if _, err := io.WriteString(conn, "hello\n"); err != nil {
-		t.Fatal(err)
-	}
-	if echo, err := lines.ReadString('\n'); echo != "hello\n" || err != nil {
-		t.Errorf("echo %q, %v", echo, err)
 	}
 }
 

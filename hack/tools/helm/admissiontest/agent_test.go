@@ -2,50 +2,39 @@ package admissiontest
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 )
 
-var errNotYet = errors.New("not yet")
-
 const report = `"metadata": {"annotations": {"pod-network-controller.istio.io/status": "initialized", "pod-network-controller.istio.io/details": "{}"}}`
 
 // restrictsAgent lets the agent's account do what it must not, each alone, and what it must.
 func (s *server) restrictsAgent(t *testing.T) {
-	t.Helper()
 	s.install(t, "{startupTaint: true}")
-	s.grantMoreRights(t)
+	// More than the chart gives, so that the policy and not RBAC has to deny.
+	s.grant(t, "", release+"/"+release, allowed("", "patch", "pods", "nodes", "nodes/status"))
 	s.podOn(t, release, "agent", "n1", release)
 	s.podOn(t, "silent", "here", "n1", "default")
 	s.podOn(t, "silent", "there", "n2", "default")
 	agent := s.client(t, s.token(t, "agent"))
-	eventually(t, "the API server follows the policy", func(ctx context.Context) error {
+	untilDenied(t, func(ctx context.Context) error {
 		_, err := patch(ctx, agent, "there", "status", `{"metadata": {"annotations": {"a": "b"}}}`, true)
-		if err == nil || !strings.Contains(err.Error(), release) || !strings.Contains(err.Error(), "denied") {
-			return fmt.Errorf("not denied by the policy: %w", errors.Join(errNotYet, err))
-		}
-		return nil
-	})
-	s.testDenials(t, agent)
+		return err
+	}, release, "denied")
+	testDenials(t, agent)
 	t.Run("its node", func(t *testing.T) { s.restrictsToNode(t, agent) })
 	t.Run("what the agent is for", func(t *testing.T) {
 		for _, status := range []string{"True", "False", "True"} {
 			pod, err := patch(t.Context(), agent, "here", "status",
 				`{`+report+`, "status": {"conditions": [{"type": "`+condition+`", "status": "`+status+`", "reason": "Test"}]}}`, false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if pod.Annotations["pod-network-controller.istio.io/status"] != "initialized" || len(pod.Status.Conditions) != 2 {
 				t.Errorf("annotations %v, conditions %v", pod.Annotations, pod.Status.Conditions)
 			}
@@ -69,7 +58,6 @@ func (s *server) restrictsAgent(t *testing.T) {
 
 // restrictsToOwnPod has an agent write about itself, which it may on the pod that its token was made for.
 func (s *server) restrictsToOwnPod(t *testing.T, agent kubernetes.Interface) {
-	t.Helper()
 	s.podOn(t, release, "agent-2", "n1", release)
 	s.podOn(t, "silent", "agent", "n1", "default")
 	const status = `{"metadata": {"annotations": {"pod-network-controller.istio.io/agent": "{}"}}}`
@@ -78,33 +66,35 @@ func (s *server) restrictsToOwnPod(t *testing.T, agent kubernetes.Interface) {
 		t.Errorf("its own pod: %v, %v", pod.Annotations, err)
 	}
 	const want = "and one about itself on its own pod"
-	for name, c := range map[string]struct{ namespace, pod, part, patch, want string }{
-		"another agent's pod, on the same node":        {release, "agent-2", "status", status, want},
-		"a pod of its name, in another namespace":      {"silent", "agent", "status", status, want},
-		"a pod that it reports on":                     {"silent", "here", "status", status, want},
-		"another key on its own pod":                   {release, "agent", "status", `{"metadata": {"annotations": {"pod-network-controller.istio.io/agent2": "{}"}}}`, want},
-		"not through the status":                       {release, "agent", "", status, "the agent may change a pod's status only"},
-		"a label of its own pod":                       {release, "agent", "status", `{"metadata": {"labels": {"a": "b"}}}`, "the agent may change no label, finalizer or owner"},
-		"its own readiness":                            {release, "agent", "status", `{"status": {"conditions": [{"type": "Ready", "status": "True"}]}}`, "the agent may write its own condition only"},
-		"another's annotation taken away from its own": {release, "agent", "status", `{"metadata": {"annotations": {"kept": null}}}`, want},
-	} {
+	denies(t, agent, map[string]denial{
+		"another agent's pod, on the same node":        {"agent-2", "status", status, want},
+		"a pod of its name, in another namespace":      {"silent/agent", "status", status, want},
+		"a pod that it reports on":                     {"here", "status", status, want},
+		"another key on its own pod":                   {"agent", "status", `{"metadata": {"annotations": {"pod-network-controller.istio.io/agent2": "{}"}}}`, want},
+		"not through the status":                       {"agent", "", status, "the agent may change a pod's status only"},
+		"a label of its own pod":                       {"agent", "status", `{"metadata": {"labels": {"a": "b"}}}`, "the agent may change no label, finalizer or owner"},
+		"its own readiness":                            {"agent", "status", `{"status": {"conditions": [{"type": "Ready", "status": "True"}]}}`, "the agent may write its own condition only"},
+		"another's annotation taken away from its own": {"agent", "status", `{"metadata": {"annotations": {"kept": null}}}`, want},
+	})
+}
+
+// denial is a change of a pod, or a part of it, and what the policy says to it.
+type denial struct{ pod, part, patch, want string }
+
+func denies(t *testing.T, agent kubernetes.Interface, changes map[string]denial) {
+	t.Helper()
+	for name, c := range changes {
 		t.Run(name, func(t *testing.T) {
-			parts := []string{}
-			if c.part != "" {
-				parts = append(parts, c.part)
-			}
-			_, err := agent.CoreV1().Pods(c.namespace).Patch(t.Context(), c.pod, types.StrategicMergePatchType, []byte(c.patch),
-				metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, parts...)
+			_, err := patch(t.Context(), agent, c.pod, c.part, c.patch, true)
 			expectDenied(t, err, c.want)
 		})
 	}
 }
 
-func (s *server) testDenials(t *testing.T, agent kubernetes.Interface) {
-	t.Helper()
+func testDenials(t *testing.T, agent kubernetes.Interface) {
 	const annotations, meta = "the agent may write its report's two annotations only", "the agent may change no label, finalizer or owner"
 	const conditions, status = "the agent may write its own condition only", "the agent may change nothing of a pod's status but its condition"
-	for name, c := range map[string]struct{ pod, part, patch, want string }{
+	denies(t, agent, map[string]denial{
 		"a pod of another node":               {"there", "status", `{` + report + `}`, "the pod is not on the agent's node n1"},
 		"the pod itself":                      {"here", "", `{` + report + `}`, "the agent may change a pod's status only"},
 		"an annotation more":                  {"here", "status", `{"metadata": {"annotations": {"a": "b"}}}`, annotations},
@@ -124,17 +114,11 @@ func (s *server) testDenials(t *testing.T, agent kubernetes.Interface) {
 		"containers":                          {"here", "status", `{"status": {"containerStatuses": [{"name": "app", "ready": true}]}}`, status},
 		"a reason taken away":                 {"here", "status", `{"status": {"reason": null}}`, status},
 		"the report, and something beside it": {"here", "status", `{` + report + `, "status": {"message": "x"}}`, status},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := patch(t.Context(), agent, c.pod, c.part, c.patch, true)
-			expectDenied(t, err, c.want)
-		})
-	}
+	})
 }
 
 // leavesSpecification tries to change a pod's specification, by an update of the pod and of its status.
 func leavesSpecification(t *testing.T, agent kubernetes.Interface) {
-	t.Helper()
 	const spec = `{"spec": {"activeDeadlineSeconds": 1, "containers": [{"name": "app", "image": "example.com/other"}]}}`
 	_, err := patch(t.Context(), agent, "here", "", spec, true)
 	expectDenied(t, err, "the agent may change a pod's status only")
@@ -149,89 +133,33 @@ func leavesSpecification(t *testing.T, agent kubernetes.Interface) {
 }
 
 func (s *server) refusesTokensOfDeletedPods(t *testing.T) {
-	t.Helper()
 	s.podOn(t, release, "gone", "n1", release)
 	stolen, now := s.client(t, s.token(t, "gone")), int64(0)
-	if err := s.admin.CoreV1().Pods(release).Delete(t.Context(), "gone", metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the API server knows that the pod is gone", func(ctx context.Context) error {
-		if _, err := stolen.CoreV1().Pods("silent").Get(ctx, "here", metav1.GetOptions{}); !apierrors.IsUnauthorized(err) {
-			return fmt.Errorf("not unauthorized: %w", errors.Join(errNotYet, err))
-		}
-		return nil
-	})
+	must(t, s.admin.CoreV1().Pods(release).Delete(t.Context(), "gone", metav1.DeleteOptions{GracePeriodSeconds: &now}))
+	untilDenied(t, func(ctx context.Context) error {
+		_, err := stolen.CoreV1().Pods("silent").Get(ctx, "here", metav1.GetOptions{})
+		return err
+	}, "Unauthorized")
 }
 
 // refusesByRBAC tries what no role of the chart allows, with the token of a pod of the agent's.
 func (s *server) refusesByRBAC(t *testing.T, agent kubernetes.Interface) {
-	t.Helper()
 	pods := agent.CoreV1().Pods("silent")
 	dryRun := []string{metav1.DryRunAll}
-	one := shape{namespace: "silent"}.pod()
-	for name, try := range map[string]func() error{
-		"a pod more": func() error {
-			_, err := pods.Create(t.Context(), one, metav1.CreateOptions{DryRun: dryRun})
-			return err
-		},
-		"a pod less": func() error { return pods.Delete(t.Context(), "here", metav1.DeleteOptions{DryRun: dryRun}) },
-		"a pod evicted": func() error {
-			return pods.EvictV1(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "here"}})
-		},
-		"a pod bound to a node": func() error {
-			binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Target: corev1.ObjectReference{Kind: "Node", Name: "n2"}}
-			return pods.Bind(t.Context(), binding, metav1.CreateOptions{DryRun: dryRun})
-		},
-		"secrets": func() error {
-			_, err := agent.CoreV1().Secrets("").List(t.Context(), metav1.ListOptions{})
-			return err
-		},
-		"a token of another account": func() error {
-			_, err := agent.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-			return err
-		},
-		"a namespace's annotation": func() error {
-			_, err := agent.CoreV1().Namespaces().Patch(t.Context(), "silent", types.MergePatchType,
-				[]byte(`{"metadata": {"annotations": {"a": "b"}}}`), metav1.PatchOptions{DryRun: dryRun})
-			return err
-		},
-		"its own policy": func() error {
-			return agent.AdmissionregistrationV1().ValidatingAdmissionPolicies().Delete(t.Context(), release, metav1.DeleteOptions{DryRun: dryRun})
-		},
+	_, secrets := agent.CoreV1().Secrets("").List(t.Context(), metav1.ListOptions{})
+	_, created := pods.Create(t.Context(), shape{namespace: "silent"}.pod(), metav1.CreateOptions{DryRun: dryRun})
+	_, token := agent.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	_, namespace := agent.CoreV1().Namespaces().Patch(t.Context(), "silent", types.MergePatchType, []byte(`{"metadata": {"annotations": {"a": "b"}}}`), metav1.PatchOptions{DryRun: dryRun})
+	here := metav1.ObjectMeta{Name: "here"}
+	for name, err := range map[string]error{
+		"a pod more": created, "secrets": secrets, "a token of another account": token, "a namespace's annotation": namespace,
+		"a pod less":    pods.Delete(t.Context(), "here", metav1.DeleteOptions{DryRun: dryRun}),
+		"a pod evicted": pods.EvictV1(t.Context(), &policyv1.Eviction{ObjectMeta: here}),
+		"a pod bound to a node": pods.Bind(t.Context(), &corev1.Binding{ObjectMeta: here, Target: corev1.ObjectReference{Kind: "Node", Name: "n2"}},
+			metav1.CreateOptions{DryRun: dryRun}),
+		"its own policy": agent.AdmissionregistrationV1().ValidatingAdmissionPolicies().Delete(t.Context(), release, metav1.DeleteOptions{DryRun: dryRun}),
 	} {
-		t.Run(name, func(t *testing.T) {
-			if err := try(); !apierrors.IsForbidden(err) {
-				t.Errorf("error %v, want forbidden", err)
-			}
-		})
-	}
-}
-
-func expectDenied(t *testing.T, err error, want string) {
-	t.Helper()
-	if err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("error %v, want %q in it", err, want)
-	}
-}
-
-// grantMoreRights gives the agent's account more rights than the chart does, so that the policy and not RBAC has to deny.
-func (s *server) grantMoreRights(t *testing.T) {
-	t.Helper()
-	meta := metav1.ObjectMeta{Name: "temptation"}
-	_, err := s.admin.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
-		ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{""}, Resources: []string{"pods", "nodes", "nodes/status"}, Verbs: []string{"patch"},
-		}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = s.admin.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: release, Name: release}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
+		t.Run(name, func(t *testing.T) { wantForbidden(t, err, true) })
 	}
 }
 
@@ -241,9 +169,7 @@ func (s *server) podOn(t *testing.T, namespace, name, node, account string) {
 	pod := shape{namespace: namespace, change: changes(onNode(node), annotate("kept", "a"), label("app", "a"))}.pod()
 	pod.GenerateName, pod.Name, pod.Spec.ServiceAccountName = "", name, account
 	created, err := s.create(t.Context(), pod, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	created.Status = corev1.PodStatus{
 		Phase: corev1.PodRunning, Reason: "Test", PodIP: "10.0.0.2", PodIPs: []corev1.PodIP{{IP: "10.0.0.2"}},
 		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}},
@@ -266,27 +192,24 @@ func (s *server) tokenOf(t *testing.T, namespace, account, pod string) string {
 		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod}
 	}
 	answer, err := s.admin.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), account, request, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return answer.Status.Token
 }
 
-// namespaceOf is where a pod of these tests is.
-func namespaceOf(pod string) string {
-	if strings.HasPrefix(pod, "agent") {
-		return release
-	}
-	return "silent"
-}
-
+// patch changes a pod: an agent's, or one of the namespace silent. Another namespace stands before the name.
 func patch(ctx context.Context, client kubernetes.Interface, pod, part, text string, dryRun bool) (*corev1.Pod, error) {
-	options, parts := metav1.PatchOptions{}, []string{}
+	options, parts, namespace := metav1.PatchOptions{}, []string{}, "silent"
+	if strings.HasPrefix(pod, "agent") {
+		namespace = release
+	}
+	if in, name, ok := strings.Cut(pod, "/"); ok {
+		namespace, pod = in, name
+	}
 	if dryRun {
 		options.DryRun = []string{metav1.DryRunAll}
 	}
 	if part != "" {
 		parts = append(parts, part)
 	}
-	return client.CoreV1().Pods(namespaceOf(pod)).Patch(ctx, pod, types.StrategicMergePatchType, []byte(text), options, parts...)
+	return client.CoreV1().Pods(namespace).Patch(ctx, pod, types.StrategicMergePatchType, []byte(text), options, parts...)
 }

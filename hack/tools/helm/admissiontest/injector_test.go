@@ -10,7 +10,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admission/v1"
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -20,7 +19,6 @@ import (
 // checkWithInjector has a webhook that does as Istio's injector does: it adds the proxy after the policy's first turn, and puts
 // its own init containers in front of all others.
 func (s *server) checkWithInjector(t *testing.T) {
-	t.Helper()
 	s.addInjector(t)
 	inject := label("inject", "yes")
 	eventually(t, "the injector is called", func(ctx context.Context) error {
@@ -50,12 +48,8 @@ func (s *server) checkWithInjector(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			created, err := s.create(t.Context(), c.shape.pod(), false)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(c.want, initContainers(created)); diff != "" {
-				t.Errorf("init containers (-want +got):\n%s", diff)
-			}
+			must(t, err)
+			same(t, c.want, initContainers(created), "init containers")
 			if hasGate(created) != (c.want[0] == waitName) || len(gates(created)) > 1 {
 				t.Errorf("gates %q", gates(created))
 			}
@@ -82,9 +76,7 @@ func (s *server) addInjector(t *testing.T) {
 			}},
 		}},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 func injector(w http.ResponseWriter, r *http.Request) {

@@ -3,12 +3,10 @@ package admissiontest
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,16 +17,12 @@ const startupTaint = "pod-network-controller.istio.io/not-ready"
 
 // restrictsToNode lets the agent's account do to nodes what it must not, each alone, and what it must.
 func (s *server) restrictsToNode(t *testing.T, agent kubernetes.Interface) {
-	t.Helper()
 	s.node(t, "n1")
 	s.node(t, "n2")
-	eventually(t, "the API server follows the policy for nodes", func(ctx context.Context) error {
+	untilDenied(t, func(ctx context.Context) error {
 		_, err := change{node: "n2", patch: `{"metadata": {"labels": {"a": "b"}}}`}.by(ctx, agent)
-		if err == nil || !strings.Contains(err.Error(), release+"-node") || !strings.Contains(err.Error(), "denied") {
-			return fmt.Errorf("not denied by the policy: %w", errors.Join(errNotYet, err))
-		}
-		return nil
-	})
+		return err
+	}, release+"-node", "denied")
 	s.testNodeDenials(t, agent)
 	t.Run("a token that is bound to no node", func(t *testing.T) {
 		_, err := change{node: "n1", patch: removal(2, 1), json: true}.by(t.Context(), s.client(t, s.token(t, "")))
@@ -39,9 +33,7 @@ func (s *server) restrictsToNode(t *testing.T, agent kubernetes.Interface) {
 		if _, err := (change{node: "n1", patch: removal(2, 0), json: true, wet: true}).by(t.Context(), agent); err == nil {
 			t.Error("the patch was taken")
 		}
-		if diff := cmp.Diff(before, s.taints(t)); diff != "" {
-			t.Errorf("taints (-want +got):\n%s", diff)
-		}
+		same(t, before, s.taints(t), "taints")
 	})
 	t.Run("others are free", func(t *testing.T) {
 		if _, err := (change{node: "n1", patch: `{"metadata": {"labels": {"a": "b"}}, "spec": {"taints": null}}`}).by(t.Context(), s.admin); err != nil {
@@ -51,17 +43,12 @@ func (s *server) restrictsToNode(t *testing.T, agent kubernetes.Interface) {
 	t.Run("what the agent is for", func(t *testing.T) {
 		before := s.taints(t)
 		node, err := change{node: "n1", patch: removal(2, 1), json: true, wet: true}.by(t.Context(), agent)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(append(before[:1:1], before[3:]...), node.Spec.Taints); diff != "" {
-			t.Errorf("taints (-want +got):\n%s", diff)
-		}
+		must(t, err)
+		same(t, append(before[:1:1], before[3:]...), node.Spec.Taints, "taints")
 	})
 }
 
 func (s *server) testNodeDenials(t *testing.T, agent kubernetes.Interface) {
-	t.Helper()
 	const taints, spec = "the agent may take the startup taint away, and no other, and add none", "the agent may change nothing of a node's spec but its taints"
 	const meta, part = "the agent may change no label, annotation, finalizer or owner of a node", "the agent may change a node's taints only"
 	without := removal(2, 1)
@@ -134,9 +121,7 @@ func removal(places ...int) string {
 func (s *server) taints(t *testing.T) []corev1.Taint {
 	t.Helper()
 	node, err := s.admin.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return node.Spec.Taints
 }
 
@@ -152,9 +137,7 @@ func (s *server) node(t *testing.T, name string) {
 			{Key: "example.com/last", Effect: corev1.TaintEffectPreferNoSchedule},
 		}},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}}
 	for i := range 50 {
 		var image corev1.ContainerImage
@@ -164,10 +147,20 @@ func (s *server) node(t *testing.T, name string) {
 		node.Status.Images = append(node.Status.Images, image)
 	}
 	text, err := json.Marshal(map[string]any{"status": node.Status})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := (change{node: name, patch: string(text), part: "status", wet: true}).by(t.Context(), s.admin); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// knowsTheKey installs the policy for nodes with the key of another taint: the agent may take that one away, and no other. Its node
+// has the first and the last of taints by now.
+func (s *server) knowsTheKey(t *testing.T, agent kubernetes.Interface) {
+	s.install(t, "{startupTaint: true, startupTaintKey: example.com/last}")
+	eventually(t, "the API server follows the policy with another key", func(ctx context.Context) error {
+		_, err := change{node: "n1", patch: `[{"op": "remove", "path": "/spec/taints/1"}]`, json: true}.by(ctx, agent)
+		return err
+	})
+	_, err := change{node: "n1", patch: `[{"op": "remove", "path": "/spec/taints/0"}]`, json: true}.by(t.Context(), agent)
+	expectDenied(t, err, "the agent may take the startup taint away, and no other, and add none")
 }

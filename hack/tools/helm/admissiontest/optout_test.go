@@ -2,32 +2,53 @@ package admissiontest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 )
 
-const optOut = `{"metadata": {"annotations": {"` + initialize + `": "false"}}}`
+const (
+	optOut = `{"metadata": {"annotations": {"` + initialize + `": "false"}}}`
+	// keySidecar is the annotation that names a profile; the namespace "meshed" names one.
+	keySidecar = apiGroup + "/sidecar"
+)
 
-// optsOut lets people without and with the verb have pods opt out, in every way that writes annotations of a pod.
-func (s *server) optsOut(t *testing.T) {
+// wantForbidden wants an error that says so, or none.
+func wantForbidden(t *testing.T, err error, want bool) {
 	t.Helper()
-	tenant, trusted := s.people(t)
-	before := s.podIn(t, s.admin, "asking", "default", "false")
-	asks := s.podIn(t, s.admin, "asking", "default", "true")
+	if want != apierrors.IsForbidden(err) || !want && err != nil {
+		t.Errorf("error %v, want it forbidden: %t", err, want)
+	}
+}
+
+// optsOut lets people without and with the verb have pods opt out, in every way that writes annotations of a pod. A tenant may do everything with
+// pods of the namespaces, and a trusted one may have them opt out, too. So may the account batch.
+func (s *server) optsOut(t *testing.T) {
+	pods, opt := allowed("", "*", "*"), allowed(apiGroup, "opt-out", "redirection")
+	for _, account := range []string{"tenant", "trusted", "batch"} {
+		s.account(t, "asking", account)
+	}
+	for _, namespace := range []string{"asking", "silent", "meshed"} {
+		s.grant(t, namespace, "asking/tenant", pods)
+		s.grant(t, namespace, "asking/trusted", pods, opt)
+		s.grant(t, namespace, "asking/batch", opt)
+	}
+	tenant, trusted := s.client(t, s.tokenOf(t, "asking", "tenant", "")), s.client(t, s.tokenOf(t, "asking", "trusted", ""))
+	before, errBefore := s.create(t.Context(), podWithAnnotation("asking", "default", "false"), false)
+	asks, errAsks := s.create(t.Context(), podWithAnnotation("asking", "default", "true"), false)
+	must(t, errors.Join(errBefore, errAsks))
 	s.install(t, "{excludeNamespaces: [kube-system], admission: {allowOptOut: false}}")
-	eventually(t, "the API server follows the policy", func(ctx context.Context) error {
-		if _, err := createAs(ctx, tenant, "asking", "default", "false"); !apierrors.IsForbidden(err) {
-			return fmt.Errorf("not denied: %w", err)
-		}
-		return nil
-	})
+	create := func(ctx context.Context, who kubernetes.Interface, namespace, account, value string) error {
+		_, err := who.CoreV1().Pods(namespace).Create(ctx, podWithAnnotation(namespace, account, value), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	untilDenied(t, func(ctx context.Context) error { return create(ctx, tenant, "asking", "default", "false") }, "forbidden")
 	for name, c := range map[string]struct {
 		who                       kubernetes.Interface
 		namespace, account, value string
@@ -43,86 +64,93 @@ func (s *server) optsOut(t *testing.T) {
 		"an administrator":                          {s.admin, "asking", "default", "false", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := createAs(t.Context(), c.who, c.namespace, c.account, c.value)
-			if c.denied && !apierrors.IsForbidden(err) || !c.denied && err != nil {
-				t.Errorf("error %v, want it denied: %t", err, c.denied)
-			}
+			wantForbidden(t, create(t.Context(), c.who, c.namespace, c.account, c.value), c.denied)
 		})
 	}
-	t.Run("a pod that runs", func(t *testing.T) { s.optsOutLater(t, tenant, trusted, asks, before) })
+	t.Run("a pod that runs", func(t *testing.T) { s.optsOutLater(t, tenant, trusted, asks.Name, before.Name) })
+	t.Run("leaving a proxy", func(t *testing.T) { s.leavesProxies(t, tenant) })
 }
 
 // optsOutLater changes pods that are there: asks has not opted out, and before had before there was a policy.
 func (s *server) optsOutLater(t *testing.T, tenant, trusted kubernetes.Interface, asks, before string) {
-	t.Helper()
+	dryRun := []string{metav1.DryRunAll}
 	change := func(who kubernetes.Interface, pod, text string, parts ...string) error {
-		_, err := who.CoreV1().Pods("asking").Patch(t.Context(), pod, types.MergePatchType, []byte(text),
-			metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, parts...)
+		_, err := who.CoreV1().Pods("asking").Patch(t.Context(), pod, types.MergePatchType, []byte(text), metav1.PatchOptions{DryRun: dryRun}, parts...)
 		return err
 	}
 	binding := &corev1.Binding{
 		ObjectMeta: metav1.ObjectMeta{Name: asks, Annotations: map[string]string{initialize: "false"}},
 		Target:     corev1.ObjectReference{Kind: "Node", Name: "n1"},
 	}
-	for name, err := range map[string]error{
-		"the pod":    change(tenant, asks, optOut),
-		"its status": change(tenant, asks, optOut, "status"),
-		"its binding": tenant.CoreV1().Pods("asking").Bind(t.Context(), binding,
-			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}),
-		"its binding, the old way": tenant.CoreV1().RESTClient().Post().Namespace("asking").Resource("bindings").Body(binding).Do(t.Context()).Error(),
+	const label = `{"metadata": {"labels": {"a": "b"}}}`
+	for name, c := range map[string]struct {
+		err    error
+		denied bool
+	}{
+		"the pod":                  {change(tenant, asks, optOut), true},
+		"its status":               {change(tenant, asks, optOut, "status"), true},
+		"its binding":              {tenant.CoreV1().Pods("asking").Bind(t.Context(), binding, metav1.CreateOptions{DryRun: dryRun}), true},
+		"its binding, the old way": {tenant.CoreV1().RESTClient().Post().Namespace("asking").Resource("bindings").Body(binding).Do(t.Context()).Error(), true},
+		"one who may":              {change(trusted, asks, optOut), false},
+		"another change":           {change(tenant, asks, label), false},
+		"another change of one that had opted out": {change(tenant, before, label), false},
+		"the status of one that had opted out":     {change(tenant, before, `{"status": {"message": "a"}}`, "status"), false},
+		"asking again":                             {change(tenant, before, `{"metadata": {"annotations": {"`+initialize+`": "true"}}}`), false},
 	} {
-		if !apierrors.IsForbidden(err) {
-			t.Errorf("%s: error %v, want it denied", name, err)
-		}
-	}
-	for name, err := range map[string]error{
-		"one who may":    change(trusted, asks, optOut),
-		"another change": change(tenant, asks, `{"metadata": {"labels": {"a": "b"}}}`),
-		"another change of one that had opted out": change(tenant, before, `{"metadata": {"labels": {"a": "b"}}}`),
-		"its status":   change(tenant, before, `{"status": {"message": "a"}}`, "status"),
-		"asking again": change(tenant, before, `{"metadata": {"annotations": {"`+initialize+`": "true"}}}`),
-	} {
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) { wantForbidden(t, c.err, c.denied) })
 	}
 }
 
-// people are a tenant, who may do everything with pods of the namespaces, and one who may have them opt out, too. So may the
-// account batch.
-func (s *server) people(t *testing.T) (tenant, trusted kubernetes.Interface) {
-	t.Helper()
-	pods := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"*"}, Verbs: []string{"*"}}
-	opt := rbacv1.PolicyRule{APIGroups: []string{"pod-network-controller.istio.io"}, Resources: []string{"redirection"}, Verbs: []string{"opt-out"}}
-	for _, namespace := range []string{"asking", "silent"} {
-		for account, rules := range map[string][]rbacv1.PolicyRule{"tenant": {pods}, "trusted": {pods, opt}, "batch": {opt}} {
-			meta := metav1.ObjectMeta{Name: account}
-			_, errAccount := s.admin.CoreV1().ServiceAccounts(namespace).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: meta}, metav1.CreateOptions{})
-			_, errRole := s.admin.RbacV1().Roles(namespace).Create(t.Context(), &rbacv1.Role{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{})
-			_, errBinding := s.admin.RbacV1().RoleBindings(namespace).Create(t.Context(), &rbacv1.RoleBinding{
-				ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: account},
-				Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "asking", Name: account}},
-			}, metav1.CreateOptions{})
-			if errAccount != nil || errRole != nil || errBinding != nil {
-				t.Fatal(errAccount, errRole, errBinding)
+// leavesProxies lets a tenant's pods choose: with the profile of the namespace they wait for their proxy, and they may not choose less.
+func (s *server) leavesProxies(t *testing.T, tenant kubernetes.Interface) {
+	s.install(t, "{excludeNamespaces: [kube-system], sidecars: {enabled: true}, admission: {allowOptOut: false}}")
+	create := func(ctx context.Context, namespace, profile, asks string, dry ...string) (*corev1.Pod, error) {
+		pod := shape{namespace: namespace}.pod()
+		pod.Annotations = map[string]string{}
+		for key, value := range map[string]string{keySidecar: profile, initialize: asks} {
+			if value != "" {
+				pod.Annotations[key] = value
 			}
 		}
+		return tenant.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{DryRun: dry})
 	}
-	return s.client(t, s.tokenOf(t, "asking", "tenant", "")), s.client(t, s.tokenOf(t, "asking", "trusted", ""))
-}
-
-// podIn creates a pod that stays, and returns its name.
-func (s *server) podIn(t *testing.T, who kubernetes.Interface, namespace, account, value string) string {
-	t.Helper()
-	created, err := who.CoreV1().Pods(namespace).Create(t.Context(), podWithAnnotation(namespace, account, value), metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
+	untilDenied(t, func(ctx context.Context) error {
+		pod, err := create(ctx, "meshed", "", "", metav1.DryRunAll)
+		if err != nil || !hasGate(pod) {
+			return fmt.Errorf("no gate yet: %w", err)
+		}
+		_, err = create(ctx, "meshed", "none", "", metav1.DryRunAll)
+		return err
+	}, "forbidden")
+	for name, c := range map[string]struct {
+		namespace, profile, asks string
+		denied, gate             bool
+	}{
+		"nothing":                     {namespace: "meshed", gate: true},
+		"the namespace's own":         {namespace: "meshed", profile: "edge", gate: true},
+		"another profile":             {namespace: "meshed", profile: "other", denied: true},
+		"none":                        {namespace: "meshed", profile: "none", denied: true},
+		"no redirection":              {namespace: "meshed", asks: "false", denied: true},
+		"a profile, in no mesh":       {namespace: "silent", profile: "edge", gate: true},
+		"none, in no mesh":            {namespace: "silent", profile: "none"},
+		"no redirection, in no mesh":  {namespace: "silent", profile: "edge", asks: "false"},
+		"none, where proxies are its": {namespace: "asking", profile: "none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod, err := create(t.Context(), c.namespace, c.profile, c.asks, metav1.DryRunAll)
+			if wantForbidden(t, err, c.denied); err == nil && hasGate(pod) != c.gate {
+				t.Errorf("gates %+v, want ours: %t", pod.Spec.ReadinessGates, c.gate)
+			}
+		})
 	}
-	return created.Name
-}
-
-func createAs(ctx context.Context, who kubernetes.Interface, namespace, account, value string) (*corev1.Pod, error) {
-	return who.CoreV1().Pods(namespace).Create(ctx, podWithAnnotation(namespace, account, value), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	pod, err := create(t.Context(), "meshed", "", "")
+	must(t, err)
+	for patch, denied := range map[string]bool{
+		`{"metadata":{"annotations":{"` + keySidecar + `":"none"}}}`: true, optOut: true, `{"metadata":{"labels":{"a":"b"}}}`: false,
+	} {
+		_, err := tenant.CoreV1().Pods("meshed").Patch(t.Context(), pod.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		wantForbidden(t, err, denied)
+	}
 }
 
 // podWithAnnotation is a pod of an account, with a value of the annotation; empty means none.

@@ -2,7 +2,9 @@ package admissiontest
 
 import (
 	"bytes"
+	"context"
 	"flag"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -11,8 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -38,14 +38,11 @@ func TestAdmission(t *testing.T) {
 	for _, class := range []string{"kata-qemu", "nvidia"} {
 		_, err := s.admin.NodeV1().RuntimeClasses().Create(t.Context(),
 			&nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Handler: class}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	s.policies(t, everything, "annotation", 1)
 	t.Run("by annotation", func(t *testing.T) { s.checkShapes(t, "annotation", annotationShapes()) })
 	t.Run("what is added", func(t *testing.T) { s.adds(t) })
-	t.Run("a dry run", func(t *testing.T) { s.dryRun(t) })
 	t.Run("beside an injector", func(t *testing.T) { s.checkWithInjector(t) })
 	s.policies(t, everything, "injected", 2)
 	t.Run("by injection", func(t *testing.T) { s.checkShapes(t, "injected", injectedShapes()) })
@@ -55,7 +52,6 @@ func TestAdmission(t *testing.T) {
 	t.Run("switched off", func(t *testing.T) { s.switchedOff(t) })
 	t.Run("opting out", func(t *testing.T) { s.optsOut(t) })
 	t.Run("the agent", func(t *testing.T) { s.restrictsAgent(t) })
-	t.Run("leaving a proxy", func(t *testing.T) { s.leavesProxies(t) })
 	t.Run("the label of Istio", func(t *testing.T) { s.setsTLSMode(t) })
 	t.Run("the sidecars", func(t *testing.T) { s.definesSidecars(t) })
 	t.Run("tokens for sidecars", func(t *testing.T) { s.narrowsTokens(t) })
@@ -65,14 +61,11 @@ func TestAdmission(t *testing.T) {
 
 // checkShapes creates a pod of every shape, and compares the policy's decision with the wanted one and the agent's.
 func (s *server) checkShapes(t *testing.T, selection string, shapes map[string]shape) {
-	t.Helper()
 	for name, shape := range shapes {
 		t.Run(name, func(t *testing.T) {
 			pod := shape.pod()
 			created, err := s.create(t.Context(), pod, false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if hasGate(created) != shape.want {
 				t.Fatalf("gates %q, want ours: %v", gates(created), shape.want)
 			}
@@ -92,53 +85,36 @@ func (s *server) checkShapes(t *testing.T, selection string, shapes map[string]s
 // expectAdded wants all of a pod kept, and gates, init containers and annotations added.
 func expectAdded(t *testing.T, pod, created *corev1.Pod, gate, first []string, annotations map[string]string) {
 	t.Helper()
-	if diff := cmp.Diff(append(gates(pod), gate...), gates(created), cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("readiness gates (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(append(first, initContainers(pod)...), initContainers(created), cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("init containers (-want +got):\n%s", diff)
-	}
+	same(t, append(gates(pod), gate...), gates(created), "readiness gates")
+	same(t, append(first, initContainers(pod)...), initContainers(created), "init containers")
 	want := maps.Clone(annotations)
 	if want == nil {
 		want = map[string]string{}
 	}
 	maps.Copy(want, pod.Annotations)
-	if diff := cmp.Diff(want, created.Annotations, cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("annotations (-want +got):\n%s", diff)
-	}
+	same(t, want, created.Annotations, "annotations")
 	name := func(c corev1.Container) string { return c.Name }
-	if diff := cmp.Diff(names(pod.Spec.Containers, name), names(created.Spec.Containers, name)); diff != "" {
-		t.Errorf("containers (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(pod.OwnerReferences, created.OwnerReferences); diff != "" {
-		t.Errorf("owners (-want +got):\n%s", diff)
-	}
+	same(t, names(pod.Spec.Containers, name), names(created.Spec.Containers, name), "containers")
+	same(t, pod.OwnerReferences, created.OwnerReferences, "owners")
 }
 
 // again creates what was created once more, as people do with what they have read from a cluster: nothing is added twice.
 func (s *server) again(t *testing.T, pod *corev1.Pod) {
-	t.Helper()
 	copied := pod.DeepCopy()
 	copied.ObjectMeta = metav1.ObjectMeta{
 		Namespace: pod.Namespace, GenerateName: "again-", Annotations: pod.Annotations, Labels: pod.Labels, OwnerReferences: pod.OwnerReferences,
 	}
 	created, err := s.create(t.Context(), copied, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	expectAdded(t, copied, created, nil, nil, nil)
-	if diff := cmp.Diff(copied.Spec.InitContainers, created.Spec.InitContainers, cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("init containers of a second pass (-want +got):\n%s", diff)
-	}
+	same(t, copied.Spec.InitContainers, created.Spec.InitContainers, "init containers of a second pass")
 }
 
 // agentSelects asks the agent's own tool whether it would redirect a pod.
 func (s *server) agentSelects(t *testing.T, pod *corev1.Pod, selection string) bool {
 	t.Helper()
 	ns, err := s.admin.CoreV1().Namespaces().Get(t.Context(), pod.Namespace, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ns.Kind, ns.APIVersion = "Namespace", "v1"
 	manifest := pod.DeepCopy()
 	manifest.Kind, manifest.APIVersion = "Pod", "v1"
@@ -158,55 +134,31 @@ func (s *server) agentSelects(t *testing.T, pod *corev1.Pod, selection string) b
 	return err == nil
 }
 
-// adds looks at the init container, and at a port of the pod's own.
+// adds looks at the init container, and at pods that have some of what is added.
 func (s *server) adds(t *testing.T) {
-	t.Helper()
 	no, yes, user := false, true, int64(65532)
 	share := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("32Mi")}
-	for port, annotation := range map[string]string{"15006": "", "16006": "16006", "65535": "65535"} {
-		pod := asking()
-		if annotation != "" {
-			annotate("pod-network-controller.istio.io/envoy-inbound-port", annotation)(pod)
-		}
-		created, err := s.create(t.Context(), pod, false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := corev1.Container{
-			Name: waitName, Image: "localhost/istio-pod-network-controller:0.1.0", ImagePullPolicy: corev1.PullIfNotPresent,
-			Command:                  []string{"/istio-pod-network-wait"},
-			Args:                     waitArgs(port),
-			Env:                      []corev1.EnvVar{ofAnnotation("MODE", "sidecar.istio.io/interceptionMode"), ofAnnotation("IPV6", "pod-network-controller.istio.io/ipv6")},
-			Resources:                corev1.ResourceRequirements{Requests: share, Limits: share},
-			TerminationMessagePath:   "/dev/termination-log",
-			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-			SecurityContext: &corev1.SecurityContext{
-				AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user,
-				Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-			},
-		}
+	created, err := s.create(t.Context(), asking(), false)
+	must(t, err)
+	same(t, corev1.Container{
+		Name: waitName, Image: "localhost/istio-pod-network-controller:0.1.0", ImagePullPolicy: corev1.PullIfNotPresent,
+		Command: []string{"/istio-pod-network-wait"}, Args: waitArgs("15006"),
+		Env:                      []corev1.EnvVar{ofAnnotation("MODE", "sidecar.istio.io/interceptionMode"), ofAnnotation("IPV6", apiGroup+"/ipv6")},
+		Resources:                corev1.ResourceRequirements{Requests: share, Limits: share},
+		TerminationMessagePath:   "/dev/termination-log",
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		SecurityContext: &corev1.SecurityContext{
+			AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user,
+			Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
 		// The API server mounts the account's token into every container of a pod, also into this one, which makes no use of it.
-		want.VolumeMounts = created.Spec.Containers[0].VolumeMounts
-		if diff := cmp.Diff(want, created.Spec.InitContainers[0]); diff != "" {
-			t.Errorf("port %s: container (-want +got):\n%s", port, diff)
-		}
-	}
-	for _, wrong := range []string{"http", "-1", "015006", "1500600", `15006", "--once`, ""} {
-		pod := asking()
-		annotate("pod-network-controller.istio.io/envoy-inbound-port", wrong)(pod)
-		created, err := s.create(t.Context(), pod, false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(waitArgs("15006"), created.Spec.InitContainers[0].Args); diff != "" {
-			t.Errorf("a port %q: arguments (-want +got):\n%s", wrong, diff)
-		}
-	}
+		VolumeMounts: created.Spec.Containers[0].VolumeMounts,
+	}, created.Spec.InitContainers[0], "container")
 	s.inherits(t)
 	listed := asking()
 	annotate(plugins, `["another"]`)(listed)
-	created, err := s.create(t.Context(), listed, false)
+	created, err = s.create(t.Context(), listed, false)
 	if err != nil || created.Annotations[plugins] != `["another"]` {
 		t.Errorf("a list of the pod's own became %q, %v", created.Annotations[plugins], err)
 	}
@@ -220,44 +172,27 @@ func (s *server) adds(t *testing.T) {
 	}
 }
 
-// inherits looks at the init container of pods whose namespace has defaults for what it proves.
+// inherits looks at the arguments of the init container: what holds for all, or for pods of a namespace with defaults, and then what the pod says.
 func (s *server) inherits(t *testing.T) {
-	t.Helper()
-	const port, mode, ipv6 = "pod-network-controller.istio.io/envoy-inbound-port", "sidecar.istio.io/interceptionMode", "pod-network-controller.istio.io/ipv6"
+	const port, mode, ipv6 = apiGroup + "/envoy-inbound-port", "sidecar.istio.io/interceptionMode", apiGroup + "/ipv6"
 	s.namespace(t, "inheriting", nil, map[string]string{initialize: "true", port: "17006", mode: "NONE", ipv6: "direct"})
-	for own, want := range map[string]string{"": "17006", "16006": "16006", "http": "15006"} {
+	for _, c := range []struct{ namespace, own, want string }{
+		{"inheriting", "-", "17006"}, {"inheriting", "16006", "16006"}, {"inheriting", "http", "15006"},
+		{"silent", "16006", "16006"}, {"silent", "65535", "65535"}, {"silent", "http", "15006"}, {"silent", "-1", "15006"},
+		{"silent", "015006", "15006"}, {"silent", "1500600", "15006"}, {"silent", `15006", "--once`, "15006"}, {"silent", "", "15006"},
+	} {
 		pod := asking()
-		pod.Namespace = "inheriting"
-		if own != "" {
-			annotate(port, own)(pod)
+		pod.Namespace = c.namespace
+		if c.own != "-" {
+			annotate(port, c.own)(pod)
 		}
 		created, err := s.create(t.Context(), pod, false)
-		if err != nil {
-			t.Fatal(err)
+		must(t, err)
+		want := waitArgs(c.want)
+		if c.namespace == "inheriting" {
+			want[2], want[4] = "--mode=NONE", "--ipv6=direct"
 		}
-		args := []string{"--timeout=60001ms", "--port=" + want, "--mode=NONE", "--mode=$(MODE)", "--ipv6=direct", "--ipv6=$(IPV6)"}
-		if diff := cmp.Diff(args, created.Spec.InitContainers[0].Args); diff != "" {
-			t.Errorf("a port %q in a namespace with defaults: arguments (-want +got):\n%s", own, diff)
-		}
-	}
-}
-
-func (s *server) dryRun(t *testing.T) {
-	t.Helper()
-	count := func() int {
-		list, err := s.admin.CoreV1().Pods("silent").List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(list.Items)
-	}
-	before := count()
-	created, err := s.create(t.Context(), asking(), true)
-	if err != nil || !hasGate(created) || !slices.Equal(initContainers(created), []string{waitName}) {
-		t.Errorf("gates %q, init containers %q, error %v", gates(created), initContainers(created), err)
-	}
-	if after := count(); after != before {
-		t.Errorf("a dry run made %d pods", after-before)
+		same(t, want, created.Spec.InitContainers[0].Args, "a port %q in the namespace %s: arguments", c.own, c.namespace)
 	}
 }
 
@@ -269,4 +204,37 @@ func waitArgs(port string) []string {
 func ofAnnotation(name, key string) corev1.EnvVar {
 	ref := &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.annotations['" + key + "']"}
 	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: ref}}
+}
+
+// switchedOff takes each part away by its value, while the others stay.
+func (s *server) switchedOff(t *testing.T) {
+	for _, c := range []struct {
+		values            string
+		gate, wait, plugs bool
+	}{
+		{values: "{admission: {readinessGate: false, waitContainer: true}}", wait: true},
+		{values: "{}", gate: true},
+		{values: "{admission: {readinessGate: false, requiredPlugins: true}}", plugs: true},
+		{values: "{admission: {enabled: true, waitContainer: true, requiredPlugins: true}}", gate: true, wait: true, plugs: true},
+		{values: "{admission: {readinessGate: false}}"},
+		{values: "{admission: {enabled: true}}", gate: true},
+		{values: "{admission: {enabled: false, waitContainer: true, requiredPlugins: true}}"},
+	} {
+		s.install(t, c.values)
+		eventually(t, "the API server follows "+c.values, func(ctx context.Context) error {
+			created, err := s.create(ctx, asking(), true)
+			if err != nil {
+				return err
+			}
+			if got := parts(created); got != [3]bool{c.gate, c.wait, c.plugs} {
+				return fmt.Errorf("gate, container, annotation: %v", got)
+			}
+			return nil
+		})
+	}
+}
+
+func parts(pod *corev1.Pod) [3]bool {
+	_, plugs := pod.Annotations[plugins]
+	return [3]bool{hasGate(pod), len(pod.Spec.InitContainers) > 0, plugs}
 }

@@ -2,15 +2,11 @@ package admissiontest
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"strings"
 	"testing"
 )
 
 // setsTLSMode has the agent set the label by which peers send mTLS to Istio's proxy, and no other one.
 func (s *server) setsTLSMode(t *testing.T) {
-	t.Helper()
 	s.install(t, "sidecars: {enabled: true, istio: {enabled: true, image: a}}")
 	s.podOn(t, release, "agent-tls", "n1", release)
 	s.podOn(t, "silent", "plain", "n1", "default")
@@ -18,13 +14,10 @@ func (s *server) setsTLSMode(t *testing.T) {
 	agent := s.client(t, s.token(t, "agent-tls"))
 	labels := func(text string) string { return `{"metadata": {"labels": ` + text + `}}` }
 	const istio, none = `{"security.istio.io/tlsMode": "istio"}`, `{"security.istio.io/tlsMode": null}`
-	eventually(t, "the API server follows the policy", func(ctx context.Context) error {
+	untilDenied(t, func(ctx context.Context) error {
 		_, err := patch(ctx, agent, "plain", "status", labels(`{"a": "b"}`), true)
-		if err == nil || !strings.Contains(err.Error(), "except for the label security.istio.io/tlsMode") {
-			return fmt.Errorf("not denied by the policy: %w", errors.Join(errNotYet, err))
-		}
-		return nil
-	})
+		return err
+	}, "except for the label security.istio.io/tlsMode")
 	const other = "the agent may change no label, finalizer or owner"
 	for _, step := range []struct {
 		what, pod, labels, denied string
@@ -62,5 +55,5 @@ func (s *server) setsTLSMode(t *testing.T) {
 		_, err := patch(t.Context(), agent, "plain", "status", labels(text), true)
 		expectDenied(t, err, other)
 	}
-	t.Run("what it denies without the label", func(t *testing.T) { s.testDenials(t, agent) })
+	t.Run("what it denies without the label", func(t *testing.T) { testDenials(t, agent) })
 }

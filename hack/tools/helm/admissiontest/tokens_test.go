@@ -3,12 +3,9 @@ package admissiontest
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"testing"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -33,10 +30,10 @@ func (a ask) by(ctx context.Context, client kubernetes.Interface) (*authenticati
 
 // narrowsTokens has the agent's account ask for tokens that it must not get, each for one reason alone, and for one that it must.
 func (s *server) narrowsTokens(t *testing.T) {
-	t.Helper()
 	s.install(t, "sidecars: {enabled: true, tokenAudiences: [istio-ca, vault]}")
 	s.podOn(t, release, "minter", "n1", release)
 	s.podOn(t, "silent", "mine", "n1", "default")
+	s.account(t, "silent", "other")
 	s.podOn(t, "silent", "theirs", "n2", "default")
 	agent := s.client(t, s.token(t, "minter"))
 	mine := ask{"default", []string{"istio-ca"}, 600, "Pod", "mine", s.uid(t, "mine")}
@@ -44,7 +41,14 @@ func (s *server) narrowsTokens(t *testing.T) {
 	theirs := with(func(a *ask) { a.pod, a.uid = "theirs", s.uid(t, "theirs") })
 	// The policy that asks where pods are has nothing against one that there is not: of two that deny, either may speak.
 	nobody := func(uid types.UID) ask { return with(func(a *ask) { a.pod, a.uid = "nobody", uid }) }
-	awaitTokenPolicies(t, agent, mine, theirs)
+	untilDenied(t, func(ctx context.Context) error {
+		_, audience := with(func(a *ask) { a.audiences = []string{"other"} }).by(ctx, agent)
+		_, place := theirs.by(ctx, agent)
+		if _, err := mine.by(ctx, agent); err != nil {
+			return err
+		}
+		return errors.Join(audience, place)
+	}, "'"+release+"-tokens'", "'"+release+"-tokens-node'")
 	const bound, audience = "the agent may create tokens only that are bound to a pod", "the agent may create tokens only for one of the audiences istio-ca, vault"
 	const elsewhere = "the pod is not on the agent's node n1"
 	for name, c := range map[string]struct {
@@ -61,6 +65,7 @@ func (s *server) narrowsTokens(t *testing.T) {
 		"another audience":    {with(func(a *ask) { a.audiences = []string{"other"} }), audience},
 		"an audience more":    {with(func(a *ask) { a.audiences = []string{"istio-ca", "vault"} }), audience},
 		"the API server":      {with(func(a *ask) { a.audiences = nil }), audience},
+		"another account's":   {with(func(a *ask) { a.account = "other" }), "different serviceaccount name"}, // the API server itself
 		"a long life":         {with(func(a *ask) { a.seconds = 86401 }), "for a day at most"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -68,30 +73,22 @@ func (s *server) narrowsTokens(t *testing.T) {
 			expectDenied(t, err, c.want)
 		})
 	}
-	t.Run("another account's", func(t *testing.T) { s.refusesOtherAccounts(t, agent, mine) })
 	t.Run("a token that is bound to no node", func(t *testing.T) {
 		_, err := nobody("before").by(t.Context(), s.client(t, s.token(t, "")))
 		expectDenied(t, err, "the agent's token is not bound to a node")
 	})
-	t.Run("others are free", func(t *testing.T) {
-		if _, err := with(func(a *ask) { a.kind, a.pod, a.uid = "", "", "" }).by(t.Context(), s.admin); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Run("others are free where there are no pods", func(t *testing.T) {
+	t.Run("others are free, also where there are no pods", func(t *testing.T) {
 		s.namespace(t, "deserted", nil, nil)
+		_, here := with(func(a *ask) { a.kind, a.pod, a.uid = "", "", "" }).by(t.Context(), s.admin)
 		request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{"other"}}}
-		if _, err := s.admin.CoreV1().ServiceAccounts("deserted").CreateToken(t.Context(), "default", request, metav1.CreateOptions{}); err != nil {
-			t.Error(err)
-		}
+		_, there := s.admin.CoreV1().ServiceAccounts("deserted").CreateToken(t.Context(), "default", request, metav1.CreateOptions{})
+		must(t, errors.Join(here, there))
 		_, err := agent.CoreV1().ServiceAccounts("deserted").CreateToken(t.Context(), "default", request, metav1.CreateOptions{})
 		expectDenied(t, err, bound)
 	})
 	t.Run("what the agent is for", func(t *testing.T) {
 		token, err := mine.by(t.Context(), agent)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		review, err := s.admin.AuthenticationV1().TokenReviews().Create(t.Context(), &authenticationv1.TokenReview{
 			Spec: authenticationv1.TokenReviewSpec{Token: token.Status.Token, Audiences: []string{"istio-ca"}},
 		}, metav1.CreateOptions{})
@@ -101,40 +98,9 @@ func (s *server) narrowsTokens(t *testing.T) {
 	})
 }
 
-// awaitTokenPolicies waits until the agent gets a token for a pod of its node, and each of the two policies denies what it alone denies:
-// the API server takes them up one after the other.
-func awaitTokenPolicies(t *testing.T, agent kubernetes.Interface, mine, theirs ask) {
-	t.Helper()
-	other := mine
-	other.audiences = []string{"other"}
-	eventually(t, "the API server follows the policies for tokens", func(ctx context.Context) error {
-		for policy, denied := range map[string]ask{"-tokens": other, "-tokens-node": theirs} {
-			if _, err := denied.by(ctx, agent); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("'%s%s'", release, policy)) {
-				return fmt.Errorf("not denied by the policy %s%s: %w", release, policy, errors.Join(errNotYet, err))
-			}
-		}
-		_, err := mine.by(ctx, agent)
-		return err
-	})
-}
-
-// refusesOtherAccounts asks for a token of an account that is not the pod's. The API server itself refuses it.
-func (s *server) refusesOtherAccounts(t *testing.T, agent kubernetes.Interface, mine ask) {
-	t.Helper()
-	other := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "other"}}
-	if _, err := s.admin.CoreV1().ServiceAccounts("silent").Create(t.Context(), other, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	mine.account = "other"
-	_, err := mine.by(t.Context(), agent)
-	expectDenied(t, err, "different serviceaccount name")
-}
-
 func (s *server) uid(t *testing.T, pod string) types.UID {
 	t.Helper()
 	found, err := s.admin.CoreV1().Pods("silent").Get(t.Context(), pod, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return found.UID
 }

@@ -1,174 +1,249 @@
 package charttest
 
 import (
+	"fmt"
+	"maps"
+	"path"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"helm.sh/helm/v3/pkg/chartutil"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/yaml"
+	"k8s.io/apimachinery/pkg/api/meta"
 )
 
-func valuesMap(t *testing.T, values string) map[string]any {
-	t.Helper()
-	parsed, err := chartutil.ReadValues([]byte(values))
-	if err != nil {
-		t.Fatal(err)
+// wantSecurity is the agent's security context for values.
+func wantSecurity(values map[string]any) *corev1.SecurityContext {
+	add := []corev1.Capability{"SYS_ADMIN", "NET_ADMIN"}
+	if values["backend"] == "iptables" {
+		add = append(add, "NET_RAW")
 	}
-	return parsed
-}
-
-// Whatever the values are, the agent's pod is made of valid objects and asks for no more than it needs.
-func TestEveryValueSet(t *testing.T) {
-	for name, values := range cases(t) {
-		t.Run(name, func(t *testing.T) {
-			for _, doc := range documents(t, values) {
-				decode(t, doc)
-			}
-			pod := daemonSet(t, values).Spec.Template.Spec
-			want := 0
-			if cni := valuesMap(t, values)["cni"]; cni != nil && cni != "off" {
-				want = 1
-			}
-			if len(pod.Containers) != 1 || len(pod.InitContainers) != want {
-				t.Fatalf("%d containers and %d init containers, want 1 and %d", len(pod.Containers), len(pod.InitContainers), want)
-			}
-			checkSecurity(t, pod, values)
-			checkMounts(t, pod)
-			checkUpdates(t, daemonSet(t, values).Spec)
-		})
+	if values["processFallback"] == true {
+		add = append(add, "SYS_PTRACE")
+	}
+	if sidecars, _ := values["sidecars"].(map[string]any); sidecars["enabled"] == true {
+		add = append(add, "KILL", "CHOWN", "DAC_OVERRIDE")
+	}
+	yes, no, root := true, false, int64(0)
+	return &corev1.SecurityContext{
+		Privileged: &no, AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, RunAsUser: &root, RunAsNonRoot: &no,
+		Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: add},
+		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 	}
 }
 
-func checkSecurity(t *testing.T, pod corev1.PodSpec, values string) {
-	t.Helper()
-	wantAdd, wantPID := []corev1.Capability{"SYS_ADMIN", "NET_ADMIN"}, false
-	if valuesMap(t, values)["backend"] == "iptables" {
-		wantAdd = append(wantAdd, "NET_RAW")
-	}
-	if valuesMap(t, values)["processFallback"] == true {
-		wantAdd, wantPID = append(wantAdd, "SYS_PTRACE"), true
-	}
-	if sidecarsOn(t, values) {
-		wantAdd, wantPID = append(wantAdd, "KILL", "CHOWN", "DAC_OVERRIDE"), true
-	}
-	security := pod.Containers[0].SecurityContext
-	wantCapabilities := &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: wantAdd}
-	if diff := cmp.Diff(wantCapabilities, security.Capabilities); diff != "" {
-		t.Errorf("capabilities (-want +got):\n%s", diff)
-	}
-	if *security.Privileged || *security.AllowPrivilegeEscalation || !*security.ReadOnlyRootFilesystem {
-		t.Errorf("privileged, allows escalation or has a writable root: %+v", security)
-	}
-	if security.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
-		t.Errorf("seccomp profile %s, want the runtime's", security.SeccompProfile.Type)
-	}
-	if pod.HostPID != wantPID || pod.HostIPC || !pod.HostNetwork {
-		t.Errorf("hostPID %t, hostIPC %t, hostNetwork %t; want %t, false, true", pod.HostPID, pod.HostIPC, pod.HostNetwork, wantPID)
-	}
+// ignoreProfiles leaves out of a comparison what values state themselves.
+func ignoreProfiles() cmp.Option {
+	return cmpopts.IgnoreFields(corev1.SecurityContext{}, "SELinuxOptions", "AppArmorProfile")
 }
 
-func checkMounts(t *testing.T, pod corev1.PodSpec) {
-	t.Helper()
-	volumes := make(map[string]string, len(pod.Volumes)) // paths on the node
-	for _, volume := range pod.Volumes {
+// faultsOfMounts compares what the agent sees of the node: the same paths, none too wide, few of them writable, and mounts that reach it.
+func faultsOfMounts(pod corev1.PodSpec) (faults []string) {
+	node, unused := map[string]string{}, map[string]bool{}
+	for _, v := range pod.Volumes {
+		unused[v.Name] = v.ConfigMap == nil // the user's
+		if v.HostPath != nil {
+			node[v.Name] = v.HostPath.Path
+		}
+	}
+	for _, c := range pod.InitContainers { // what they may do: TestTheInitContainerOfTheChain
+		for _, m := range c.VolumeMounts {
+			delete(unused, m.Name)
+		}
+	}
+	for _, m := range pod.Containers[0].VolumeMounts {
+		delete(unused, m.Name)
+		if node[m.Name] == "" || m.MountPath == "/extra" {
+			continue
+		}
+		writable := slices.Contains([]string{"cni-conf", "cni-socket", "sidecars", "shared", "pod-logs"}, m.Name)
+		if node[m.Name] != m.MountPath || m.ReadOnly == writable || slices.Contains([]string{"/", "/run", "/var/run", "/var", "/proc"}, m.MountPath) {
+			faults = append(faults, fmt.Sprintf("%s: the node's %s is mounted at %s, read-only: %t", m.Name, node[m.Name], m.MountPath, m.ReadOnly))
+		}
+		// Without propagation a namespace made later is an empty file, and a container's unmounted root stays in use.
+		reaches := m.MountPropagation != nil && *m.MountPropagation == corev1.MountPropagationHostToContainer
+		if socket := path.Ext(m.MountPath) == ".sock"; !socket && !writable && !reaches {
+			faults = append(faults, fmt.Sprintf("%s: mounts of the node do not reach the agent", m.MountPath))
+		}
+	}
+	for volume, is := range unused {
+		if is {
+			faults = append(faults, "nothing mounts "+volume)
+		}
+	}
+	return faults
+}
+
+// faultsOfProbes wants two agents of a node to have an address each: a socket in a directory of the pod's own, or one after the other.
+func faultsOfProbes(ds appsv1.DaemonSetSpec) (faults []string) {
+	agent, own := ds.Template.Spec.Containers[0], map[string]bool{}
+	for _, m := range agent.VolumeMounts {
+		own[m.MountPath] = !m.ReadOnly && slices.ContainsFunc(ds.Template.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name && v.EmptyDir != nil })
+	}
+	rolling := ds.UpdateStrategy.RollingUpdate
+	alone := ds.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType || rolling == nil || rolling.MaxSurge.String() == "0"
+	for name, probe := range map[string]*corev1.Probe{"/healthz": agent.LivenessProbe, "/readyz": agent.ReadinessProbe, "/startz": agent.StartupProbe} {
 		switch {
-		case volume.EmptyDir != nil, volume.ConfigMap != nil: // the pod's own, or the user's: no part of the node
-		case volume.Secret != nil:
-			volumes[volume.Name] = sidecarSecrets + "/" + volume.Secret.SecretName
+		case probe.Exec != nil && probe.Exec.Command[len(probe.Exec.Command)-1] == name && own[path.Dir(probe.Exec.Command[2])]:
+		case probe.HTTPGet != nil && probe.HTTPGet.Path == name && alone:
 		default:
-			volumes[volume.Name] = volume.HostPath.Path
+			faults = append(faults, fmt.Sprintf("%s is asked by %+v", name, probe.ProbeHandler))
 		}
 	}
-	for _, c := range pod.InitContainers { // cni_test.go says what they may do
-		for _, mount := range c.VolumeMounts {
-			if !slices.ContainsFunc(pod.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == mount.Name }) {
-				delete(volumes, mount.Name)
-			}
-		}
-	}
-	for _, mount := range pod.Containers[0].VolumeMounts {
-		if path, ofTheNode := volumes[mount.Name]; ofTheNode {
-			checkMount(t, mount, path)
-		}
-		delete(volumes, mount.Name)
-	}
-	if len(volumes) != 0 {
-		t.Errorf("volumes that nothing mounts: %v", volumes)
-	}
-}
-
-// checkMount checks what the agent sees of a path of the node.
-func checkMount(t *testing.T, mount corev1.VolumeMount, path string) {
-	t.Helper()
-	if path != mount.MountPath {
-		t.Errorf("%s: the node's %q is mounted at %q, want the same path", mount.Name, path, mount.MountPath)
-	}
-	tooWide := map[string]bool{"/": true, "/run": true, "/var/run": true, "/var": true, "/proc": true}
-	writable := slices.Contains([]string{"cni-conf", "cni-socket", "sidecars", "shared", "pod-logs"}, mount.Name)
-	if mount.ReadOnly == writable || tooWide[mount.MountPath] {
-		t.Errorf("%s: read-only %t, or too wide", mount.MountPath, mount.ReadOnly)
-	}
-	// Without propagation a namespace made later is an empty file, and a container's unmounted root stays in use.
-	socket, secret := strings.HasSuffix(mount.MountPath, ".sock"), strings.HasPrefix(mount.MountPath, sidecarSecrets)
-	if !socket && !secret && !writable && (mount.MountPropagation == nil || *mount.MountPropagation != corev1.MountPropagationHostToContainer) {
-		t.Errorf("%s: mounts of the node do not reach the agent", mount.MountPath)
-	}
+	return faults
 }
 
 // OpenShift's type is not among those of Kubernetes: its fields without a default are compared here.
 func TestSecurityContextConstraintsAdmitThePod(t *testing.T) {
-	for name, tc := range map[string]struct {
-		in                string
-		wantCapabilities  []any
-		wantHostPID, want bool
-	}{
-		"on Kubernetes there are none":     {in: "platform: kubernetes"},
-		"what the agent needs":             {in: "platform: openshift", wantCapabilities: []any{"SYS_ADMIN", "NET_ADMIN"}, want: true},
-		"the fallback to processes' files": {in: "{platform: openshift, processFallback: true}", wantCapabilities: []any{"SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE"}, wantHostPID: true, want: true},
-		"proxies of the agent": {
-			in:               "{platform: openshift, sidecars: {enabled: true, untestedPlatform: true}}",
-			wantCapabilities: []any{"SYS_ADMIN", "NET_ADMIN", "KILL", "CHOWN", "DAC_OVERRIDE"}, wantHostPID: true, want: true,
-		},
+	const sidecars = "sidecars: {enabled: true, untestedPlatform: true"
+	for in, volumes := range map[string][]any{
+		"{platform: openshift}":                                        nil,
+		"{platform: openshift, processFallback: true}":                 nil,
+		"{platform: openshift, " + sidecars + "}}":                     nil,
+		"{platform: openshift, " + sidecars + ", secrets: [a]}}":       {"secret"},
+		"{platform: openshift, metrics: {secure: true, tlsSecret: a}}": {"secret"},
+		"{platform: openshift, extraVolumes: [{name: ca, configMap: {name: a}}, {name: s, secret: {secretName: b}}]}": {"configMap", "secret"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			scc := constraints(t, tc.in)
-			if (scc != nil) != tc.want {
-				t.Fatalf("SecurityContextConstraints rendered: %t, want %t", scc != nil, tc.want)
-			}
-			if scc == nil {
-				return
-			}
-			want := map[string]any{
-				"allowHostDirVolumePlugin": true, "allowHostIPC": false, "allowHostNetwork": true, "allowHostPID": tc.wantHostPID,
-				"allowHostPorts": false, "allowPrivilegedContainer": false, "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
-				"allowedCapabilities": tc.wantCapabilities, "requiredDropCapabilities": []any{}, "volumes": []any{"emptyDir", "hostPath", "projected"},
-			}
-			for key, value := range want {
-				if diff := cmp.Diff(value, scc[key]); diff != "" {
-					t.Errorf("%s (-want +got):\n%s", key, diff)
-				}
-			}
-			security := daemonSet(t, tc.in).Spec.Template.Spec.Containers[0].SecurityContext
-			if security.SELinuxOptions == nil || security.SELinuxOptions.Type != "spc_t" {
-				t.Errorf("SELinux options %+v, want type spc_t", security.SELinuxOptions)
-			}
-		})
+		made, want := rendering(t, in), wantSecurity(parse(t, in))
+		var capabilities []any
+		for _, c := range want.Capabilities.Add {
+			capabilities = append(capabilities, string(c))
+		}
+		allowed, pod := made.custom(t, scc, name), made.agent(t)
+		for key, value := range map[string]any{
+			"allowHostDirVolumePlugin": true, "allowHostIPC": false, "allowHostNetwork": true, "allowHostPID": pod.HostPID,
+			"allowHostPorts": false, "allowPrivilegedContainer": false, "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
+			"allowedCapabilities": capabilities, "requiredDropCapabilities": []any{}, "volumes": append([]any{"emptyDir", "hostPath", "projected"}, volumes...),
+		} {
+			same(t, value, allowed[key], "%s: %s", in, key)
+		}
+		if options := pod.Containers[0].SecurityContext.SELinuxOptions; options == nil || options.Type != "spc_t" {
+			t.Errorf("%s: SELinux options %+v, want type spc_t", in, options)
+		}
+	}
+	if rendering(t, "{}").custom(t, scc, name) != nil {
+		t.Error("on Kubernetes there are SecurityContextConstraints")
 	}
 }
 
-func constraints(t *testing.T, values string) map[string]any {
-	t.Helper()
-	for _, doc := range documents(t, values) {
-		var object map[string]any
-		if err := yaml.UnmarshalStrict([]byte(doc), &object); err != nil {
-			t.Fatal(err)
-		}
-		if object["kind"] == "SecurityContextConstraints" {
-			return object
+func TestTheImage(t *testing.T) {
+	digest, version := "sha256:"+strings.Repeat("0a", 32), about(t)["appVersion"].(string)
+	for in, want := range map[string]string{
+		"image: {repository: r/a}":                                           "r/a:" + version,
+		"{image: {repository: r/a}, backend: iptables}":                      "r/a:" + version + "-iptables",
+		"image: {repository: r/a, tag: '7'}":                                 "r/a:7",
+		"image: {repository: r/a, tag: '7', digest: '" + digest + "'}":       "r/a@" + digest,
+		"{image: {repository: r/a, digest: '" + digest + "'}, cni: install}": "r/a@" + digest,
+	} {
+		pod := rendering(t, in).agent(t)
+		for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+			if c.Image != want {
+				t.Errorf("%s: container %s has %s, want %s", in, c.Name, c.Image, want)
+			}
 		}
 	}
-	return nil
+}
+
+// A selector cannot be changed, so what people set may not get into it. Post-renderers refuse a map that has a key twice: decode does, too.
+func TestLabels(t *testing.T) {
+	const own = "{enabled: true, labels: {team: metrics}}"
+	labelled := rendering(t, "{commonLabels: {team: mesh}, cni: install, startupTaint: true, platform: openshift, resourceQuota: {enabled: true}, inspect: {enabled: true}, "+
+		"metrics: {secure: true, serviceMonitor: "+own+", prometheusRule: "+own+", dashboard: "+own+"}, "+
+		"sidecars: {enabled: true, untestedPlatform: true, tokenAudiences: [a], shared: ["+minimalShared+"]}, admission: {enabled: true, restrictAgent: true, allowOptOut: false}}")
+	teams := map[string]int{}
+	for _, o := range labelled.objects {
+		object, err := meta.Accessor(o)
+		must(t, err)
+		if object.GetLabels()["app.kubernetes.io/instance"] != name {
+			t.Errorf("%s has the labels %v", object.GetName(), object.GetLabels())
+		}
+		teams[object.GetLabels()["team"]]++
+	}
+	if teams["metrics"] != 3 || len(teams) != 2 {
+		t.Errorf("objects by their label: %v, want 3 with their own", teams)
+	}
+	plain, pods := rendering(t, "{}").daemonSet(t), rendering(t, "{commonLabels: {a: common, b: common}, podLabels: {b: pod, c: pod}}").daemonSet(t)
+	if diff := cmp.Diff(plain.Spec.Selector, pods.Spec.Selector); diff != "" {
+		t.Errorf("the selector changed (-without +with labels):\n%s", diff)
+	}
+	// No version is among them: agents restart for a new program only.
+	want := map[string]string{"app.kubernetes.io/name": name, "app.kubernetes.io/instance": name, "a": "common", "b": "pod", "c": "pod"}
+	same(t, want, pods.Spec.Template.Labels, "labels of the pods")
+}
+
+// Every place that means the account has its name, above all the policies that bound it.
+func TestTheAccount(t *testing.T) {
+	const every = "cni: install, startupTaint: true, platform: openshift, sidecars: {enabled: true, untestedPlatform: true, tokenAudiences: [a]}, admission: {restrictAgent: true}"
+	const user = "system:serviceaccount:" + name + ":"
+	users := strings.Count(rendering(t, "{"+every+"}").Manifest, user+name+`"`)
+	made := rendering(t, "{"+every+", serviceAccount: {name: own, annotations: {a: b}}}")
+	if got := strings.Count(made.Manifest, user+`own"`); got != users || users < 5 || strings.Contains(made.Manifest, user+name) {
+		t.Errorf("%d policies name the account own, want %d", got, users)
+	}
+	if account := one[*corev1.ServiceAccount](t, made.objects); account.Name != "own" || account.Annotations["a"] != "b" || made.agent(t).ServiceAccountName != "own" {
+		t.Errorf("the account is %s with %v, the agent runs as %s", account.Name, account.Annotations, made.agent(t).ServiceAccountName)
+	}
+	if not := rendering(t, "serviceAccount: {create: false, name: own}"); len(all[*corev1.ServiceAccount](not.objects)) > 0 || not.agent(t).ServiceAccountName != "own" {
+		t.Errorf("an account is made, or the agent runs as %s", not.agent(t).ServiceAccountName)
+	}
+	rights := granted(t, made.objects) // whoever is given rights is the account
+	if maps.DeleteFunc(rights, func(of string, _ []right) bool { return !strings.Contains(of, "/") || of == name+"/own" }); len(rights) > 0 {
+		t.Errorf("others have rights: %v", rights)
+	}
+}
+
+// An agent that does not tolerate the startup taint would never come to take it away.
+func TestTheAgentToleratesTheStartupTaint(t *testing.T) {
+	const taint = "{key: pod-network-controller.istio.io/not-ready, operator: Exists}"
+	for in, want := range map[string]string{
+		"startupTaint: true":                            "[{operator: Exists}]",
+		"{startupTaint: true, tolerations: [{key: a}]}": "[{key: a}, " + taint + "]",
+		"{startupTaint: true, tolerations: [{operator: Exists, effect: NoSchedule}]}": "[{operator: Exists, effect: NoSchedule}, " + taint + "]",
+		"{startupTaint: true, tolerations: []}":                                       "[" + taint + "]",
+		"{startupTaint: true, startupTaintKey: a.b/c, tolerations: []}":               "[{key: a.b/c, operator: Exists}]",
+		"tolerations: [{key: a}]":                                                     "[{key: a}]",
+		"tolerations: null":                                                           "[]",
+	} {
+		got := map[string]any{"list": rendering(t, in).agent(t).Tolerations}
+		same(t, yamlOf(t, parse(t, "list: "+want)), strings.ReplaceAll(yamlOf(t, got), "null", "[]"), "%s: tolerations", in)
+	}
+}
+
+func TestProbes(t *testing.T) {
+	const noSurge = "updateStrategy: {rollingUpdate: {maxSurge: 0, maxUnavailable: 1}}\nhealthAddr: "
+	const socket = "/istio-pod-network-probe --socket "
+	for in, want := range map[string]string{
+		"{}": socket + "/run/istio-pod-network-health/health.sock /readyz", "healthAddr: unix:///run/agent/s": socket + "/run/agent/s /readyz",
+		noSurge + "127.0.0.1:25078": "127.0.0.1 25078 /readyz", noSurge + "':25078'": "127.0.0.1 25078 /readyz", noSurge + "'[::]:25078'": "127.0.0.1 25078 /readyz",
+		noSurge + "'[fd00::1]:25078'": "fd00::1 25078 /readyz", "updateStrategy: null\nhealthAddr: ':25078'": "127.0.0.1 25078 /readyz",
+	} {
+		probe := rendering(t, in).agent(t).Containers[0].ReadinessProbe
+		got := ""
+		if probe.Exec != nil {
+			got = strings.Join(probe.Exec.Command, " ")
+		} else {
+			got = strings.Join([]string{probe.HTTPGet.Host, probe.HTTPGet.Port.String(), probe.HTTPGet.Path}, " ")
+		}
+		if got != want {
+			t.Errorf("%s: asked by %q, want %q", in, got, want)
+		}
+	}
+}
+
+// What the API server would refuse, and what would wait for ever: two agents cannot listen at one address of the node.
+func TestValuesThatCannotWork(t *testing.T) {
+	const limits, address = ": the API server wants one of them to be 0, and not both", "two agents of a node cannot both listen there; set maxSurge=0"
+	for in, words := range map[string]string{
+		"updateStrategy: {rollingUpdate: {maxUnavailable: 1}}":                                        "maxSurge=10% and maxUnavailable=1" + limits,
+		"updateStrategy: {rollingUpdate: {maxUnavailable: null}}":                                     "maxSurge=10% and maxUnavailable=1" + limits,
+		"updateStrategy: {rollingUpdate: {maxSurge: 0}}":                                              "maxSurge=0 and maxUnavailable=0" + limits,
+		"{healthAddr: ':15078', updateStrategy: {rollingUpdate: {maxSurge: 10%, maxUnavailable: 0}}}": address,
+		"extraVolumes: [{name: netns, emptyDir: {}}]":                                                 "the chart has a volume netns of its own",
+	} {
+		refuses(t, in, words)
+	}
+	rendering(t, "updateStrategy: {rollingUpdate: {maxSurge: null, maxUnavailable: null}}")
 }

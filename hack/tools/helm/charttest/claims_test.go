@@ -4,7 +4,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,7 +12,7 @@ import (
 
 // A claim is worth what shows it: the table of docs/architecture.md names tests where they are.
 func TestDocumentsNameTestsThatExist(t *testing.T) {
-	root := os.DirFS(filepath.Join(chartDir, "../.."))
+	root := os.DirFS(rootDir)
 	dirs := testDirs(t, root)
 	for file, text := range prose(t, root) {
 		for _, match := range regexp.MustCompile("`((?:Test|Fuzz)\\w+)").FindAllStringSubmatch(text, -1) {
@@ -53,9 +52,7 @@ func testDirs(t *testing.T, root fs.FS) map[string][]string {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return dirs
 }
 
@@ -69,11 +66,7 @@ func prose(t *testing.T, root fs.FS) map[string]string {
 			t.Fatalf("%s: %d files, %v", pattern, len(files), err)
 		}
 		for _, file := range files {
-			text, err := fs.ReadFile(root, file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			found[file] = string(text)
+			found[file] = read(t, path.Join(rootDir, file))
 		}
 	}
 	return found

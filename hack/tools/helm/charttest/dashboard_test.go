@@ -8,8 +8,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	corev1 "k8s.io/api/core/v1"
 )
 
 const dashboardFile = chartDir + "/files/dashboard.json"
@@ -48,9 +46,7 @@ type source struct{ Type, UID string }
 func theDashboard(t *testing.T) dashboard {
 	t.Helper()
 	var d dashboard
-	if err := json.Unmarshal([]byte(read(t, dashboardFile)), &d); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(read(t, dashboardFile)), &d))
 	return d
 }
 
@@ -112,30 +108,12 @@ func checkPanel(t *testing.T, p dashboardPanel) {
 	}
 }
 
-func TestDashboardIsAConfigMap(t *testing.T) {
-	values := "metrics: {dashboard: {enabled: true, namespace: grafana, annotations: {grafana_folder: Network}}}"
-	for _, doc := range documents(t, values) {
-		m, ok := decode(t, doc).(*corev1.ConfigMap)
-		if !ok {
-			continue
-		}
-		if m.Data["istio-pod-network-controller.json"] != strings.TrimSpace(read(t, dashboardFile)) {
-			t.Error("the ConfigMap has another text than files/dashboard.json")
-		}
-		if m.Labels["grafana_dashboard"] != "1" || m.Annotations["grafana_folder"] != "Network" || m.Namespace != "grafana" {
-			t.Errorf("namespace %s, labels %v, annotations %v", m.Namespace, m.Labels, m.Annotations)
-		}
-		return
-	}
-	t.Error("there is no ConfigMap")
-}
-
 // Each metric of ours that a query names is one that the code makes. That it has data is for the end-to-end tests to see.
 func TestQueriesNameMetricsOfTheCode(t *testing.T) {
 	made := regexp.MustCompile(`MetricPrefix ?\+ ?"([a-z_]+)"`)
 	known := map[string]bool{}
 	for _, dir := range []string{"controllers", "agent", "sidecars/node"} {
-		root := filepath.Join(chartDir, "../..", dir)
+		root := filepath.Join(rootDir, dir)
 		if err := fs.WalkDir(os.DirFS(root), ".", func(path string, _ fs.DirEntry, err error) error {
 			if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
 				for _, m := range made.FindAllStringSubmatch(read(t, filepath.Join(root, path)), -1) {

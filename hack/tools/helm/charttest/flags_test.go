@@ -1,17 +1,20 @@
 package charttest
 
 import (
-	"flag"
+	"encoding/json"
+	"fmt"
+	"maps"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-)
 
-var binary = flag.String("binary", "../../../../build/istio-pod-network-controller", "the agent, whose flags are compared with the chart")
+	"istio-pod-network-controller/hack/tools/helm/pairs"
+)
 
 // notInValues are the flags that the pod itself answers, through the downward API.
 func notInValues() map[string]string {
@@ -29,8 +32,7 @@ func TestArgumentsAreTheFlagsOfRun(t *testing.T) {
 	if err != nil {
 		t.Fatalf("ask the agent for its flags (`make build` builds it): %v\n%s", err, help)
 	}
-	args := arguments(t, "{}")
-	flags := map[string]string{}
+	args, flags := rendering(t, "{}").arguments(t), map[string]string{}
 	line := regexp.MustCompile(`(?m)^\s+(?:-\w, )?--([a-z][a-z0-9-]*)(?:[^\n]*\(default (.*)\)$)?`)
 	for _, match := range line.FindAllStringSubmatch(string(help), -1) {
 		if match[1] != "help" {
@@ -38,13 +40,10 @@ func TestArgumentsAreTheFlagsOfRun(t *testing.T) {
 		}
 	}
 	for name, value := range notInValues() {
-		if args[name] != value {
-			t.Errorf("--%s=%s, want %s", name, args[name], value)
+		if _, ok := flags[name]; !ok || args[name] != value {
+			t.Errorf("--%s=%s, want %s; run has the flag: %t", name, args[name], value, ok)
 		}
 		delete(args, name)
-		if _, ok := flags[name]; !ok {
-			t.Errorf("run has no flag --%s", name)
-		}
 		delete(flags, name)
 	}
 	for name, value := range notByDefault() {
@@ -68,103 +67,42 @@ func sameDefault(a, b string) bool {
 	return a == b || errFirst == nil && errSecond == nil && first == second
 }
 
-// What the schema lets through, the agent takes, too: with no node named it must have nothing else to say.
-func TestAgentTakesTheArguments(t *testing.T) {
-	for name, values := range cases(t) {
-		t.Run(name, func(t *testing.T) {
-			args := daemonSet(t, values).Spec.Template.Spec.Containers[0].Args
-			output, err := exec.CommandContext(t.Context(), *binary, append(args, "--pod-name=agent-1", "--node-name=")...).CombinedOutput()
-			if err == nil {
-				t.Fatalf("the agent ran without a node's name:\n%s", output)
-			}
-			faults := strings.Split(strings.TrimSpace(string(output)), "\n")
-			if len(faults) != 1 || !strings.Contains(faults[0], "--node-name") {
-				t.Errorf("the agent refuses the chart's arguments (want the missing node's name alone):\n%s", output)
-			}
-		})
-	}
-}
-
-// Each value with a flag moves that flag alone.
+// Each value whose description in README.md begins with a flag moves that flag alone, whatever it is set to. Numbers need no quotes.
 func TestValuesMapOneToOne(t *testing.T) {
-	defaults := arguments(t, "{}")
-	for flag, tc := range map[string]struct{ in, want string }{
-		"runtime":                      {"containerRuntime: crio", "crio"},
-		"runtime-endpoint":             {"runtimeEndpoint: unix:///run/k3s/containerd/containerd.sock", "unix:///run/k3s/containerd/containerd.sock"},
-		"backend":                      {"backend: nftables", "nftables"},
-		"select":                       {"select: either", "either"},
-		"exclude-namespaces":           {"excludeNamespaces: [a, b]", "a,b"},
-		"unsupported-runtime-handlers": {"unsupportedRuntimeHandlers: []", ""},
-		"nri":                          {"nri: required", "required"},
-		"nri-socket":                   {"nriSocket: /run/other/nri.sock", "/run/other/nri.sock"},
-		"nri-name":                     {"nriName: mesh", "mesh"},
-		"nri-index":                    {"nriIndex: '05'", "05"},
-		"fail-open":                    {"failOpen: true", "true"},
-		"startup-taint":                {"startupTaint: true", "true"},
-		"startup-taint-key":            {"startupTaintKey: a.b/c", "a.b/c"},
-		"cni":                          {"cni: install", "install"},
-		"cni-bin-dir":                  {"cniBinDir: /usr/libexec/cni", "/usr/libexec/cni"},
-		"cni-conf-dir":                 {"cniConfDir: /etc/kubernetes/cni/net.d", "/etc/kubernetes/cni/net.d"},
-		"cni-socket":                   {"cniSocket: /run/agent/cni.sock", "/run/agent/cni.sock"},
-		"cni-plugin-source":            {"cniPluginSource: /plugin", "/plugin"},
-		"cni-fail-open":                {"cniFailOpen: true", "true"},
-		"cni-status-needs-agent":       {"cniStatusNeedsAgent: true", "true"},
-		"cni-exclude-namespaces":       {"cniExcludeNamespaces: [a, b]", "a,b"},
-		"include-outbound-ip-ranges":   {"includeOutboundIPRanges: [10.0.0.0/8, 'fd00::/8']", "10.0.0.0/8,fd00::/8"},
-		"exclude-outbound-ip-ranges":   {"excludeOutboundIPRanges: [192.168.0.0/16]", "192.168.0.0/16"},
-		"include-inbound-ports":        {"includeInboundPorts: [80, 8080]", "80,8080"},
-		"inbound-ports":                {"inboundPorts: listening", "listening"},
-		"exclude-inbound-ports":        {"excludeInboundPorts: [22]", "22"},
-		"include-outbound-ports":       {"includeOutboundPorts: [3306]", "3306"},
-		"exclude-outbound-ports":       {"excludeOutboundPorts: []", ""},
-		"envoy-port":                   {"envoyPort: 65535", "65535"},
-		"envoy-inbound-port":           {"envoyInboundPort: 25006", "25006"},
-		"envoy-tunnel-port":            {"envoyTunnelPort: 25008", "25008"},
-		"interception-mode":            {"interceptionMode: TPROXY", "TPROXY"},
-		"ipv6":                         {"ipv6: direct", "direct"},
-		"cluster-dns":                  {"clusterDNS: [10.96.0.10, 'fd00::10']", "10.96.0.10,fd00::10"},
-		"health-addr":                  {"healthAddr: unix:///run/agent/health.sock", "unix:///run/agent/health.sock"},
-		"metrics-addr":                 {"metricsAddr: 127.0.0.1:25079", "127.0.0.1:25079"},
-		"metrics-secure":               {"metrics: {secure: true}", "true"},
-		"inspect-addr":                 {"{inspect: {enabled: true}, inspectAddr: 127.0.0.1:25078}", "127.0.0.1:25078"},
-		"pprof-addr":                   {"pprofAddr: 127.0.0.1:25080", "127.0.0.1:25080"},
-		"log-level":                    {"logLevel: debug", "debug"},
-		"verify-interval":              {"verifyInterval: 1h30m", "1h30m"},
-		"sidecars":                     {"sidecars: {enabled: true}", "true"},
-	} {
-		t.Run(flag, func(t *testing.T) {
-			want := arguments(t, "{}")
-			want[flag] = tc.want
-			if flag == "cni" {
+	const plain, rich = "{}", "{inspect: {enabled: true}, sidecars: {enabled: true}, admission: {restrictAgent: true}, updateStrategy: {rollingUpdate: {maxSurge: 0, maxUnavailable: 1}}}"
+	without := map[string]map[string]string{plain: rendering(t, plain).arguments(t), rich: rendering(t, rich).arguments(t)}
+	parameters := map[string]pairs.Parameter{}
+	for _, p := range newCover(t).Parameters() {
+		parameters[p.Path] = p
+	}
+	unmoved := maps.Clone(without[rich])
+	for _, row := range regexp.MustCompile("(?m)^\\| `([\\w.]+)` \\| \\w+ \\| `(.*?)` \\| --([a-z0-9-]+): ").FindAllStringSubmatch(read(t, chartDir+"/README.md"), -1) {
+		path, flag, on := row[1], row[3], plain
+		if slices.Contains([]string{"inspectAddr", "healthAddr"}, path) || strings.HasPrefix(path, "sidecars.") {
+			on = rich
+		}
+		for _, alternative := range parameters[path].Alternatives {
+			if text, err := json.Marshal(alternative); path == "metrics.tlsSecret" || err != nil || string(text) == row[2] {
+				continue // a Secret's name: TestGolden; or the default
+			}
+			values, want := parse(t, on), maps.Clone(without[on])
+			pairs.Set(values, path, alternative)
+			if want[flag] = textOf(alternative); alternative == false {
+				want[flag] = "off" // as YAML reads it without quotes; what is false by default is not here
+			}
+			if flag == "cni" && alternative == "install" {
 				want["daemonset"] = name // without the CNI chain there is nothing to ask for
 			}
-			if diff := cmp.Diff(want, arguments(t, tc.in)); diff != "" {
-				t.Errorf("arguments (-want +got):\n%s", diff)
-			}
-			delete(defaults, flag)
-		})
+			same(t, want, rendering(t, yamlOf(t, values)).arguments(t), "%s=%v: arguments", path, alternative)
+			delete(unmoved, flag)
+		}
 	}
-	delete(defaults, "daemonset")
-	delete(defaults, "metrics-cert-dir") // which needs metrics-secure: TestSecureMetrics
-	if diff := cmp.Diff(notInValues(), defaults); diff != "" {
-		t.Errorf("arguments that this test does not move (-want +got):\n%s", diff)
-	}
+	want := notInValues()
+	want["daemonset"], want["metrics-cert-dir"] = "", ""
+	same(t, want, unmoved, "arguments that no value moves")
 }
 
-// arguments are the container's flags by name; a flag that is given twice is a failure.
-func arguments(t *testing.T, values string) map[string]string {
-	t.Helper()
-	args := daemonSet(t, values).Spec.Template.Spec.Containers[0].Args
-	if len(args) == 0 || args[0] != "run" {
-		t.Fatalf("arguments are %q, want `run` first", args)
-	}
-	byName := make(map[string]string, len(args))
-	for _, arg := range args[1:] {
-		name, value, ok := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
-		if _, double := byName[name]; double || !ok || !strings.HasPrefix(arg, "--") {
-			t.Fatalf("argument %q: given twice, or not of the form --flag=value", arg)
-		}
-		byName[name] = value
-	}
-	return byName
+// textOf is a value as flags have it.
+func textOf(value any) string {
+	return strings.NewReplacer("[", "", "]", "", " ", ",").Replace(fmt.Sprint(value))
 }

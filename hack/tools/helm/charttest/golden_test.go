@@ -1,42 +1,32 @@
 package charttest
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"istio-pod-network-controller/hack/tools/helm/render"
 )
 
-var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
-
-func read(t *testing.T, file string) string {
-	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
-// goldenManifests are the value sets whose whole manifest is compared: the defaults, all settings, and all features. The others differ in a
-// few lines, of which other tests know; their notes are compared, too.
-func goldenManifests() []string { return []string{"kubernetes", "custom", "features"} }
-
+// Each value set of testdata: what a plain installation gives, what OpenShift has otherwise, and everything switched on.
+// Objects that are the plain installation's, and the definitions, which are files of the chart as they stand, are left out of the others.
 func TestGolden(t *testing.T) {
+	plain := rendering(t, "{}")
 	for name, values := range cases(t) {
 		t.Run(name, func(t *testing.T) {
-			rel, err := install(t, values)
-			if err != nil {
-				t.Fatalf("render: %v", err)
+			made := rendering(t, values)
+			var docs []string
+			for _, doc := range made.Documents() {
+				same := name != "kubernetes" && strings.Contains(plain.Manifest, doc)
+				if !same && !strings.Contains(doc, "\nkind: CustomResourceDefinition\n") {
+					docs = append(docs, doc)
+				}
 			}
-			if slices.Contains(goldenManifests(), name) {
-				golden(t, name+".golden.yaml", rel.Manifest)
-			}
-			golden(t, name+".notes.txt", strings.TrimSpace(rel.Info.Notes)+"\n")
+			golden(t, name+".golden.yaml", "---\n"+strings.Join(docs, "---\n"))
+			golden(t, name+".notes.txt", made.Notes+"\n")
 		})
 	}
 }
@@ -45,12 +35,50 @@ func golden(t *testing.T, file, got string) {
 	t.Helper()
 	file = filepath.Join("testdata", file)
 	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(got), 0o644))
 		return
 	}
 	if diff := cmp.Diff(read(t, file), got); diff != "" {
 		t.Errorf("%s differs (-want +got); `make generate` writes it anew:\n%s", file, diff)
+	}
+}
+
+func TestLintIsStrictlyClean(t *testing.T) {
+	for version, helm := range render.Engines() {
+		for name, values := range cases(t) {
+			t.Run(version+", "+name, func(t *testing.T) {
+				for _, fault := range helm.Lint(chartDir, parse(t, values)) {
+					t.Error(fault)
+				}
+			})
+		}
+	}
+}
+
+// As a dependency of another chart it renders what it renders alone.
+func TestDependency(t *testing.T) {
+	const values = "{cni: install, sidecars: {enabled: true}, metrics: {prometheusRule: {enabled: true}}}"
+	alone := rendering(t, values)
+	for key, alias := range map[string]string{name: "", "agent": ", alias: agent"} {
+		dir := t.TempDir()
+		about := "{apiVersion: v2, name: platform, version: 1.0.0, dependencies: [{name: " + name + ", version: '>=0.0.0'" + alias + "}]}"
+		must(t, os.WriteFile(filepath.Join(dir, "Chart.yaml"), []byte(about), 0o600))
+		must(t, os.CopyFS(filepath.Join(dir, "charts", name), os.DirFS(chartDir)))
+		inside, err := installAs(t, render.Request{Chart: dir, Values: map[string]any{key: parse(t, values), "global": map[string]any{"a": "b"}}})
+		must(t, err)
+		// An alias is the chart's name in labels and names.
+		if diff := cmp.Diff(alone.Manifest, strings.ReplaceAll(inside.Manifest, "# Source: platform/charts/", "# Source: ")); diff != "" && alias == "" {
+			t.Errorf("as a dependency (-alone +inside):\n%s", diff)
+		}
+	}
+}
+
+// A cluster that is too old is refused; a vendor's version of a new one is not.
+func TestVersionsOfKubernetes(t *testing.T) {
+	for version, refused := range map[string]bool{"v1.27.16": true, "v1.28.0": false, "v1.28.3-gke.1286000": false, "v1.36.0+k3s1": false} {
+		_, err := installAs(t, render.Request{Chart: chartDir, Version: version})
+		if (err != nil) != refused || err != nil && !strings.Contains(err.Error(), "which is incompatible with Kubernetes") {
+			t.Errorf("%s: error %v, want it refused: %t", version, err, refused)
+		}
 	}
 }

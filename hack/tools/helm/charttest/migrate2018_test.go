@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"helm.sh/helm/v3/pkg/strvals"
+	"helm.sh/helm/v4/pkg/strvals"
 )
 
 // linesOf2018 are the commands in the first column of the table "Line by line".
@@ -57,16 +57,11 @@ func TestLinesOf2018_ofTheChart_renderWhatTheyAskFor(t *testing.T) {
 			t.Errorf("%s: no test knows what it asks for", line)
 		}
 		seen[own] = true
-		values, err := strvals.ToYAML(strings.Join(append(sets(today), sets(line)...), ","))
-		if err != nil {
-			t.Fatal(err)
-		}
-		rel, err := install(t, values)
-		if err != nil {
-			t.Fatalf("%s: %v", line, err)
-		}
-		expectWords(t, rel.Manifest, true, words)
-		expectWords(t, rel.Manifest, false, []string{"anyuid"})
+		values, err := strvals.Parse(strings.Join(append(sets(today), sets(line)...), ","))
+		must(t, err)
+		manifest := rendering(t, yamlOf(t, values)).Manifest
+		expectWords(t, manifest, true, words...)
+		expectWords(t, manifest, false, "anyuid")
 	}
 	if len(seen) != len(want) {
 		t.Errorf("the page has lines with %v, want %v", seen, want)
@@ -103,10 +98,7 @@ func TestLinesOf2018_ofKubectl_setKeysThatAreRead(t *testing.T) {
 // What has to be deleted first, as docs say, has the names of what the chart makes.
 func TestObjectsOf2018_haveTheNamesOfTheCharts(t *testing.T) {
 	page := read(t, docsDir+"/migrate-2018-controller.md")
-	rel, err := install(t, "platform: openshift")
-	if err != nil {
-		t.Fatal(err)
-	}
+	manifest := rendering(t, "platform: openshift").Manifest
 	for kind, command := range map[string]string{
 		"DaemonSet":                  "delete daemonset,serviceaccount " + name,
 		"ServiceAccount":             "delete daemonset,serviceaccount " + name,
@@ -115,8 +107,8 @@ func TestObjectsOf2018_haveTheNamesOfTheCharts(t *testing.T) {
 		"SecurityContextConstraints": "`oc delete scc " + name + "`",
 	} {
 		made := regexp.MustCompile(`(?m)^kind: ` + kind + `\nmetadata:\n  name: ` + name + `$`)
-		if !made.MatchString(rel.Manifest) || !strings.Contains(page, command) {
-			t.Errorf("%s: made under that name: %t; the page has %q: %t", kind, made.MatchString(rel.Manifest), command, strings.Contains(page, command))
+		if !made.MatchString(manifest) || !strings.Contains(page, command) {
+			t.Errorf("%s: made under that name: %t; the page has %q: %t", kind, made.MatchString(manifest), command, strings.Contains(page, command))
 		}
 	}
 }

@@ -1,139 +1,134 @@
 package charttest
 
 import (
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// need is a right of the agent's, and the line of code that takes it.
+// need is what the agent asks of the API server, the line of code that does, and the values that have it do so. Reads through the cache are a list and a
+// watch.
 type need struct {
-	verb, group, resource string
-	// own is for a right to the one object of the agent's name, in the release's namespace only, and lease for one to its Lease there.
-	own, lease bool
-	// object is the one name that a right is for, or "", and in reports whether it is for one namespace, Istio's.
-	object     string
-	in         bool
-	file, code string
-	// when is for rights that some values alone need.
-	when func(values map[string]any) bool
+	verbs, group, resource string
+	// object and namespace narrow the right. "own" is the agent's name, "lease" its Lease's, and "istio" the control plane's namespace.
+	object, namespace string
+	file, code        string
+	when              func(values map[string]any) bool
 }
 
-// needs are all that the agent asks of the API server. Reads through the cache are a list and a watch.
+// needs are all of them.
 func needs() []need {
+	always := func(map[string]any) bool { return true }
 	taint := func(values map[string]any) bool { return values["startupTaint"] == true }
 	cni := func(values map[string]any) bool { return values["cni"] == "install" }
-	const core, events, ours = "", "events.k8s.io", apiGroup
-	const cache, live, write, tell = "controllers/cache.go", "controllers/pods.go", "controllers/writer.go", "controllers/writer.go"
-	const proxies, shown, counted = "sidecars/node/proxies.go", "sidecars/node/reports.go", "sidecars/node/proxycounts.go"
-	const maps = "sidecars/node/configmaps.go"
-	const leases, election, elected = "coordination.k8s.io", "sidecars/node/election.go", "resourcelock.LeaseLock{"
+	platform := func(values map[string]any) bool { return values["platform"] == "openshift" }
+	const core, events, ours, leases = "", "events.k8s.io", apiGroup, "coordination.k8s.io"
+	const cache, live, write, node, auth = "controllers/cache.go", "controllers/pods.go", "controllers/writer.go", "sidecars/node/", "internal/apiauth/apiauth.go"
 	return []need{
-		{verb: "list", group: core, resource: "pods", file: cache, code: "&corev1.Pod{}:"},
-		{verb: "watch", group: core, resource: "pods", file: cache, code: "&corev1.Pod{}:"},
-		{verb: "get", group: core, resource: "pods", file: live, code: "isOf(s), r.Live)"},
-		{verb: "list", group: core, resource: "namespaces", file: cache, code: "&corev1.Namespace{}:"},
-		{verb: "watch", group: core, resource: "namespaces", file: cache, code: "&corev1.Namespace{}:"},
-		{verb: "get", group: core, resource: "namespaces", file: live, code: `Kind: "Namespace"`},
-		{verb: "patch", group: core, resource: "pods/status", file: write, code: "w.client.Status().Patch("},
-		{verb: "create", group: events, resource: "events", file: tell, code: "w.recorder.Eventf("},
+		{"list watch", core, "pods", "", "", cache, "&corev1.Pod{}:", always},
+		{"get", core, "pods", "", "", live, "isOf(s), r.Live)", always},
+		{"list watch", core, "namespaces", "", "", cache, "&corev1.Namespace{}:", always},
+		{"get", core, "namespaces", "", "", live, `Kind: "Namespace"`, always},
+		{"patch", core, "pods/status", "", "", write, "w.client.Status().Patch(", always},
 		// An event that comes again is counted on.
-		{verb: "patch", group: events, resource: "events", file: tell, code: "w.recorder.Eventf("},
-		{verb: "list", group: core, resource: "nodes", file: cache, code: "&corev1.Node{}:", when: taint},
-		{verb: "watch", group: core, resource: "nodes", file: cache, code: "&corev1.Node{}:", when: taint},
-		{verb: "patch", group: core, resource: "nodes", file: "controllers/startuptaint.go", code: "s.Nodes.Patch(", when: taint},
-		{verb: "get", group: "apps", resource: "daemonsets", own: true, file: "agent/keepchain.go", code: `Resource: "daemonsets"`, when: cni},
-		{verb: "list", group: ours, resource: "proxyprofiles", file: proxies, code: "For(&v1alpha1.ProxyProfile{},", when: sidecarsIn},
-		{verb: "watch", group: ours, resource: "proxyprofiles", file: proxies, code: "For(&v1alpha1.ProxyProfile{},", when: sidecarsIn},
+		{"create patch", events, "events", "", "", write, "w.recorder.Eventf(", always},
+		{"list watch", core, "nodes", "", "", cache, "&corev1.Node{}:", taint},
+		{"patch", core, "nodes", "", "", "controllers/startuptaint.go", "s.Nodes.Patch(", taint},
+		{"get", "apps", "daemonsets", "own", name, "agent/keepchain.go", `Resource: "daemonsets"`, cni},
+		{"list watch", ours, "proxyprofiles", "", "", node + "proxies.go", "For(&v1alpha1.ProxyProfile{},", sidecarsIn},
 		// To apply an object that is not there is to create it.
-		{verb: "create", group: ours, resource: "managedproxies", file: shown, code: "r.client.Apply(", when: sidecarsIn},
-		{verb: "patch", group: ours, resource: "managedproxies", file: shown, code: "r.client.Apply(", when: sidecarsIn},
-		{verb: "delete", group: ours, resource: "managedproxies", file: shown, code: "r.client.Delete(", when: sidecarsIn},
-		{verb: "patch", group: ours, resource: "managedproxies/status", file: shown, code: "r.client.Status().Apply(", when: sidecarsIn},
-		{verb: "create", group: core, resource: "serviceaccounts/token", file: "sidecars/node/secrets.go", code: `SubResource("token").Create(`, when: tokensIn},
-		{verb: "list", group: core, resource: "configmaps", object: "istio-ca-root-cert", file: maps, code: "c.api.List(", when: istioIn},
-		{verb: "watch", group: core, resource: "configmaps", object: "istio-ca-root-cert", file: maps, code: "c.api.Watch(", when: istioIn},
-		{verb: "get", group: core, resource: "configmaps", in: true, file: "sidecars/node/cluster.go", code: "c.pods.Live.Get(", when: istioIn},
-		{verb: "list", group: ours, resource: "managedproxies", file: counted, code: "c.api.List(", when: sidecarsIn},
-		{verb: "watch", group: ours, resource: "managedproxies", file: counted, code: "c.api.Watch(", when: sidecarsIn},
-		{verb: "patch", group: ours, resource: "proxyprofiles/status", file: "sidecars/node/profilestatuses.go", code: "s.client.Status().Patch(", when: sidecarsIn},
+		{"create patch", ours, "managedproxies", "", "", node + "reports.go", "r.client.Apply(", sidecarsIn},
+		{"delete", ours, "managedproxies", "", "", node + "reports.go", "r.client.Delete(", sidecarsIn},
+		{"patch", ours, "managedproxies/status", "", "", node + "reports.go", "r.client.Status().Apply(", sidecarsIn},
+		{"create", core, "serviceaccounts/token", "", "", node + "secrets.go", `SubResource("token").Create(`, tokensIn},
+		{"list", core, "configmaps", "istio-ca-root-cert", "", node + "configmaps.go", "c.api.List(", istioIn},
+		{"watch", core, "configmaps", "istio-ca-root-cert", "", node + "configmaps.go", "c.api.Watch(", istioIn},
+		{"get", core, "configmaps", "", "istio", node + "cluster.go", "c.pods.Live.Get(", istioIn},
+		{"list", ours, "managedproxies", "", "", node + "proxycounts.go", "c.api.List(", sidecarsIn},
+		{"watch", ours, "managedproxies", "", "", node + "proxycounts.go", "c.api.Watch(", sidecarsIn},
+		{"patch", ours, "proxyprofiles/status", "", "", node + "profilestatuses.go", "s.client.Status().Patch(", sidecarsIn},
 		// The name of an object that is not there yet cannot be in a role.
-		{verb: "create", group: leases, resource: "leases", lease: true, file: election, code: elected, when: sidecarsIn},
-		{verb: "get", group: leases, resource: "leases", lease: true, file: election, code: elected, when: sidecarsIn},
-		{verb: "update", group: leases, resource: "leases", lease: true, file: election, code: elected, when: sidecarsIn},
-		{verb: "create", group: "authentication.k8s.io", resource: "tokenreviews", file: "internal/apiauth/apiauth.go", code: "&authenticationv1.TokenReview{", when: reviewsIn},
-		{verb: "create", group: "authorization.k8s.io", resource: "subjectaccessreviews", file: "internal/apiauth/apiauth.go", code: "&authorizationv1.SubjectAccessReview{", when: reviewsIn},
+		{"create", leases, "leases", "", name, node + "election.go", "resourcelock.LeaseLock{", sidecarsIn},
+		{"get update", leases, "leases", "lease", name, node + "election.go", "resourcelock.LeaseLock{", sidecarsIn},
+		{"create", "authentication.k8s.io", "tokenreviews", "", "", auth, "&authenticationv1.TokenReview{", reviewsIn},
+		{"create", "authorization.k8s.io", "subjectaccessreviews", "", "", auth, "&authorizationv1.SubjectAccessReview{", reviewsIn},
 		// The kubelet's side of it: the SecurityContextConstraints that admit the agent's pod.
-		{
-			verb: "use", group: "security.openshift.io", resource: "securitycontextconstraints", own: true,
-			file: "chart/istio-pod-network-controller/templates/openshift.yaml", code: "kind: SecurityContextConstraints",
-			when: func(values map[string]any) bool { return values["platform"] == "openshift" },
-		},
+		{"use", "security.openshift.io", "securitycontextconstraints", "own", name, "chart/istio-pod-network-controller/templates/openshift.yaml", "kind: SecurityContextConstraints", platform},
 	}
+}
+
+// at is one of values by its path: nil if it is not there.
+func at(values map[string]any, path ...string) any {
+	for _, name := range path[:len(path)-1] {
+		values, _ = values[name].(map[string]any)
+	}
+	return values[path[len(path)-1]]
 }
 
 // reviewsIn reports whether values have the agent ask who may read something of it.
 func reviewsIn(values map[string]any) bool {
-	metrics, _ := values["metrics"].(map[string]any)
-	inspect, _ := values["inspect"].(map[string]any)
-	return metrics["secure"] == true || inspect["enabled"] == true
+	return at(values, "metrics", "secure") == true || at(values, "inspect", "enabled") == true
 }
 
-// right is a need as RBAC has it, comparable.
-type right struct {
-	verb, group, resource, object string
-	namespaced                    bool
+func sidecarsIn(values map[string]any) bool { return at(values, "sidecars", "enabled") == true }
+
+func istioIn(values map[string]any) bool {
+	return sidecarsIn(values) && at(values, "sidecars", "istio", "enabled") == true
 }
+
+// tokensIn reports whether values have the agent create tokens.
+func tokensIn(values map[string]any) bool {
+	audiences, _ := at(values, "sidecars", "tokenAudiences").([]any)
+	return sidecarsIn(values) && len(audiences) > 0 || istioIn(values)
+}
+
+// right is one of RBAC's. Without a namespace it is the whole cluster's.
+type right struct{ verb, group, resource, object, namespace string }
 
 // The agent may do what it needs, and nothing else.
 func TestRightsAreThoseThatTheAgentNeeds(t *testing.T) {
-	sets := cases(t)
-	sets["inspect over the network"] = "inspect: {enabled: true}"
-	sets["the startup taint alone"] = "startupTaint: true"
-	sets["the CNI chain alone"] = "cni: install"
-	sets["proxies alone"] = withSidecars
-	sets["proxies, Secrets"] = withSecrets
-	sets["proxies, no policies"] = "{sidecars: {enabled: true}, admission: {restrictAgent: false}}"
-	sets["tokens for proxies"] = withTokens
-	sets["tokens, but no proxies"] = "{sidecars: {enabled: false, tokenAudiences: [istio-ca]}, admission: {restrictAgent: true}}"
-	sets["Istio's proxies"] = withIstio
-	sets["metrics by TLS"] = withTLS
-	sets["metrics by TLS, and inspect over the network"] = "{metrics: {secure: true}, inspect: {enabled: true}}"
-	sets["all at once"] = "{startupTaint: true, cni: install, nri: 'off', backend: iptables, processFallback: true, admission: {restrictAgent: true}, sidecars: {enabled: true}}"
-	for name, values := range sets {
-		t.Run(name, func(t *testing.T) {
-			var want []right
-			for _, n := range needs() {
-				if n.when == nil || n.when(valuesMap(t, values)) {
-					object := n.object
-					switch {
-					case n.own:
-						object = account(t, values)
-					case n.lease && n.verb != "create":
-						object = leaseName(t)
-					}
-					want = append(want, right{n.verb, n.group, n.resource, object, n.own || n.lease || n.in})
+	sets := slices.Collect(maps.Values(cases(t)))
+	sets = append(sets, "startupTaint: true", "cni: install", "{cni: install, fullnameOverride: other}", "cni: uninstall", "inspect: {enabled: true}",
+		withSidecars, withSecrets, "{sidecars: {enabled: true}, admission: {restrictAgent: false}}", withTokens, withIstio, withTLS,
+		"{sidecars: {enabled: false, tokenAudiences: [istio-ca], configMaps: [a]}, admission: {restrictAgent: true}}")
+	for _, text := range sets {
+		made, values := rendering(t, text), parse(t, text)
+		var want []right
+		for _, n := range needs() {
+			if n.object == "own" {
+				n.object = made.daemonSet(t).Name
+			} else if n.object == "lease" {
+				n.object = leaseName(t)
+			}
+			if n.namespace == "istio" {
+				n.namespace = "istio-system"
+				if named, ok := at(values, "sidecars", "istio", "namespace").(string); ok {
+					n.namespace = named
 				}
 			}
-			anyOrder := cmpopts.SortSlices(func(a, b right) int {
-				return slices.Compare([]string{a.group, a.resource, a.verb}, []string{b.group, b.resource, b.verb})
-			})
-			if diff := cmp.Diff(want, granted(t, values), anyOrder, cmp.AllowUnexported(right{})); diff != "" {
-				t.Errorf("rights (-needed +given):\n%s", diff)
+			for verb := range strings.FieldsSeq(n.verbs) {
+				if n.when(values) {
+					want = append(want, right{verb, n.group, n.resource, n.object, n.namespace})
+				}
 			}
-		})
+		}
+		same(t, want, granted(t, made.objects)[name+"/"+made.agent(t).ServiceAccountName], "%s: rights", text)
 	}
+}
+
+func less(a, b right) bool {
+	return slices.Compare([]string{a.group, a.resource, a.verb, a.object}, []string{b.group, b.resource, b.verb, b.object}) < 0
 }
 
 // leaseName is the name of the Lease in the program.
 func leaseName(t *testing.T) string {
 	t.Helper()
-	_, rest, _ := strings.Cut(read(t, filepath.Join(chartDir, "../../sidecars/node/election.go")), `leaseName = "`)
+	_, rest, _ := strings.Cut(read(t, filepath.Join(rootDir, "sidecars/node/election.go")), `leaseName = "`)
 	out, _, _ := strings.Cut(rest, `"`)
 	return out
 }
@@ -141,92 +136,79 @@ func leaseName(t *testing.T) string {
 // A right whose code is gone has to go, too.
 func TestNeedsAreInTheCode(t *testing.T) {
 	for _, n := range needs() {
-		if !strings.Contains(read(t, filepath.Join(chartDir, "../..", n.file)), n.code) {
-			t.Errorf("%s of %s: %s has no %q any more", n.verb, n.resource, n.file, n.code)
+		if !strings.Contains(read(t, filepath.Join(rootDir, n.file)), n.code) {
+			t.Errorf("%s of %s: %s has no %q any more", n.verbs, n.resource, n.file, n.code)
 		}
 	}
 }
 
-// granted are the rights of all roles that the chart renders, but those for people. Each role must be bound once, to the agent's account only.
-func granted(t *testing.T, values string) []right {
+// What people need is given to nobody by the chart. The author of a profile can run any program on every node: none of the cluster's roles may come
+// to include that. What developers need is no more than docs/inspect.md says.
+func TestRolesOfDevelopersAreBoundToNobody(t *testing.T) {
+	made := rendering(t, "{inspect: {enabled: true}, metrics: {secure: true}, sidecars: {enabled: true}, platform: kubernetes}")
+	var edit, view []right
+	for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete"} {
+		edit = append(edit, right{verb: verb, group: apiGroup, resource: "proxyprofiles"})
+	}
+	for _, resource := range []string{"proxyprofiles", "managedproxies"} {
+		for _, verb := range []string{"get", "list", "watch"} {
+			view = append(view, right{verb: verb, group: apiGroup, resource: resource})
+		}
+	}
+	got := granted(t, made.objects)
+	delete(got, name+"/"+name)
+	want := map[string][]right{
+		"-profiles-edit": edit, "-sidecars-view": view, "-metrics-reader": {{verb: "get", resource: "/metrics"}},
+		"-inspect": {{"list", "", "pods", "", name}}, "-inspect-tunnel": {{"get", "", "pods/proxy", "", name}},
+	}
+	same(t, want, got, "rights of roles that nobody has")
+	for _, role := range all[*rbacv1.ClusterRole](made.objects) {
+		for label, value := range role.Labels {
+			if part, ok := strings.CutPrefix(label, "rbac.authorization.k8s.io/aggregate-to-"); ok && role.Name+part+value != name+"-sidecars-view"+"view"+"true" {
+				t.Errorf("%s is part of %s: %s", role.Name, part, value)
+			}
+		}
+	}
+}
+
+// granted are the rights of each account, by its namespace and name, and those of each role that nobody has, by the end of its name.
+func granted(t *testing.T, objects []runtime.Object) map[string][]right {
 	t.Helper()
-	var found []right
-	bound := map[rbacv1.RoleRef]int{}
-	want := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: account(t, values), Namespace: name}}
-	bind := func(ref rbacv1.RoleRef, subjects []rbacv1.Subject) {
-		bound[ref]++
-		if diff := cmp.Diff(want, subjects); diff != "" {
-			t.Errorf("%s %s is given to (-want +got):\n%s", ref.Kind, ref.Name, diff)
-		}
+	roles, found := map[string][]right{}, map[string][]right{}
+	for _, role := range all[*rbacv1.ClusterRole](objects) {
+		roles["ClusterRole /"+role.Name] = flatten(role.Rules, "")
 	}
-	for _, doc := range documents(t, values) {
-		switch o := decode(t, doc).(type) {
-		case *rbacv1.ClusterRole:
-			if forPeople(o) {
-				continue
-			}
-			found = append(found, flatten(o.Rules, false)...)
-			bound[rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: o.Name}]--
-		case *rbacv1.Role:
-			if forDevelopers(o.Name) || o.Name == sharedName {
-				continue
-			}
-			found = append(found, flatten(o.Rules, true)...)
-			bound[rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: o.Name}]--
-		case *rbacv1.ClusterRoleBinding:
-			bind(o.RoleRef, o.Subjects)
-		case *rbacv1.RoleBinding:
-			if o.Name != sharedName { // TestWhatOpenShiftAllowsSharedProxies
-				bind(o.RoleRef, o.Subjects)
-			}
-		}
+	for _, role := range all[*rbacv1.Role](objects) {
+		roles["Role "+role.Namespace+"/"+role.Name] = flatten(role.Rules, role.Namespace)
 	}
-	for ref, n := range bound {
-		if n != 0 {
-			t.Errorf("%s %s: %d bindings more than roles of the name", ref.Kind, ref.Name, n)
+	bound := map[string]bool{}
+	bind := func(ref rbacv1.RoleRef, namespace string, subjects []rbacv1.Subject) {
+		role := ref.Kind + " " + namespace + "/" + ref.Name
+		if roles[role] == nil || bound[role] || len(subjects) != 1 || subjects[0].Kind != rbacv1.ServiceAccountKind {
+			t.Errorf("%s is bound to %v, twice: %t, with the rights %v", role, subjects, bound[role], roles[role])
+			return
+		}
+		bound[role] = true
+		account := subjects[0].Namespace + "/" + subjects[0].Name
+		found[account] = append(found[account], roles[role]...)
+	}
+	for _, b := range all[*rbacv1.ClusterRoleBinding](objects) {
+		bind(b.RoleRef, "", b.Subjects)
+	}
+	for _, b := range all[*rbacv1.RoleBinding](objects) {
+		bind(b.RoleRef, b.Namespace, b.Subjects)
+	}
+	for role, rights := range roles {
+		if !bound[role] {
+			_, end, _ := strings.Cut(role, "/"+name)
+			found[end] = rights
 		}
 	}
 	return found
 }
 
-// forDevelopers reports whether a Role is for people who inspect their pods. It is bound by whoever wants it bound.
-func forDevelopers(role string) bool {
-	return strings.HasSuffix(role, "-inspect") || strings.HasSuffix(role, "-inspect-tunnel")
-}
-
-// What developers need is given to nobody by the chart, and is no more than docs/inspect.md says.
-func TestRolesOfDevelopersAreBoundToNobody(t *testing.T) {
-	for values, want := range map[string][]right{
-		"{}":                       nil,
-		"inspect: {enabled: true}": {{"list", "", "pods", "", true}, {"get", "", "pods/proxy", "", true}},
-	} {
-		var found []right
-		for _, doc := range documents(t, values) {
-			switch o := decode(t, doc).(type) {
-			case *rbacv1.Role:
-				if forDevelopers(o.Name) {
-					found = append(found, flatten(o.Rules, true)...)
-				}
-			case *rbacv1.RoleBinding:
-				if forDevelopers(o.RoleRef.Name) {
-					t.Errorf("%s: %s binds it", values, o.Name)
-				}
-			}
-		}
-		if diff := cmp.Diff(want, found, cmp.AllowUnexported(right{})); diff != "" {
-			t.Errorf("%s: rights (-want +got):\n%s", values, diff)
-		}
-	}
-}
-
-// account is the agent's, which has the agent's name.
-func account(t *testing.T, values string) string {
-	t.Helper()
-	return daemonSet(t, values).Spec.Template.Spec.ServiceAccountName
-}
-
 // flatten returns each right of rules on its own.
-func flatten(rules []rbacv1.PolicyRule, namespaced bool) []right {
+func flatten(rules []rbacv1.PolicyRule, namespace string) []right {
 	var out []right
 	for _, rule := range rules {
 		objects := rule.ResourceNames
@@ -237,13 +219,13 @@ func flatten(rules []rbacv1.PolicyRule, namespaced bool) []right {
 			for _, resource := range rule.Resources {
 				for _, verb := range rule.Verbs {
 					for _, object := range objects {
-						out = append(out, right{verb, group, resource, object, namespaced})
+						out = append(out, right{verb, group, resource, object, namespace})
 					}
 				}
 			}
 		}
 		for _, path := range rule.NonResourceURLs {
-			out = append(out, right{resource: path})
+			out = append(out, right{verb: strings.Join(rule.Verbs, ","), resource: path})
 		}
 	}
 	return out

@@ -6,162 +6,57 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"sigs.k8s.io/yaml"
 )
 
 const (
 	apiGroup     = "pod-network-controller.istio.io"
 	sidecarRoot  = "/run/istio-pod-network-controller/sidecars"
 	withSidecars = "sidecars: {enabled: true}"
+	withSecrets  = "sidecars: {enabled: true, secrets: [registry, mesh.example.com]}"                                           //nolint:gosec // names
+	withTokens   = "{sidecars: {enabled: true, tokenAudiences: [istio-ca, 'spiffe://mesh']}, admission: {restrictAgent: true}}" //nolint:gosec // it opens nothing
+	withIstio    = "{sidecars: {enabled: true, istio: {enabled: true, image: 'localhost/proxyv2:1', namespace: mesh}}, admission: {restrictAgent: true}}"
+	profileKind  = "pod-network-controller.istio.io/v1alpha1/ProxyProfile"
 	// sidecarSecrets is where the chart mounts the Secrets that profiles may use.
 	sidecarSecrets = "/etc/istio-pod-network-controller/secrets" //nolint:gosec // a path
 )
 
-// sidecarsOn reports whether values switch on what runs proxies.
-func sidecarsOn(t *testing.T, values string) bool {
-	t.Helper()
-	return sidecarsIn(valuesMap(t, values))
-}
-
-func sidecarsIn(values map[string]any) bool {
-	part, _ := values["sidecars"].(map[string]any)
-	return part["enabled"] == true
-}
-
-// Whoever does not ask for sidecars gets what they got before there were any.
+// Whoever does not ask for sidecars gets nothing of them, whatever else the values say about them.
 func TestSidecarsOffChangeNothing(t *testing.T) {
-	for name, values := range cases(t) {
-		if sidecarsOn(t, values) {
-			continue
-		}
-		t.Run(name, func(t *testing.T) {
-			unsaid, err := install(t, values)
-			if err != nil {
-				t.Fatal(err)
-			}
-			rel, err := install(t, values+"\nsidecars: {enabled: false}")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(unsaid.Manifest, rel.Manifest); diff != "" {
-				t.Errorf("switched off explicitly (-unsaid +got):\n%s", diff)
-			}
-			for _, word := range []string{apiGroup + "]", "--sidecar", "CustomResourceDefinition", sidecarRoot, sharedRoot, "KILL"} {
-				if strings.Contains(rel.Manifest, word) {
-					t.Errorf("%q is rendered although sidecars are off", word)
-				}
-			}
-		})
+	const off = ", sidecars: {enabled: false, required: true, secrets: [registry], tokenAudiences: [a], configMaps: [a], istio: {image: a}}}"
+	for _, values := range []string{"{platform: openshift", "{cni: install, startupTaint: true, admission: {enabled: true, restrictAgent: true, allowOptOut: false}"} {
+		same(t, rendering(t, values+"}").Manifest, rendering(t, values+off).Manifest, "%s: switched off explicitly", values)
 	}
 }
 
-// Proxies are signalled by the node's process IDs. The runtime makes them from paths that the agent writes to, so both must see the same.
-func TestWhatTheAgentGetsForSidecars(t *testing.T) {
-	before, after := daemonSet(t, "{}").Spec.Template.Spec, daemonSet(t, withSidecars).Spec.Template.Spec
-	if before.HostPID || !after.HostPID {
-		t.Errorf("hostPID %t without and %t with sidecars", before.HostPID, after.HostPID)
-	}
-	agent := after.Containers[0]
-	if got := added(before.Containers[0].Args, agent.Args); !slices.Equal(got, []string{"--sidecars=true"}) {
-		t.Errorf("additional arguments %q", got)
-	}
-	add := added(before.Containers[0].SecurityContext.Capabilities.Add, agent.SecurityContext.Capabilities.Add)
-	if !slices.Equal(add, []corev1.Capability{"KILL", "CHOWN", "DAC_OVERRIDE"}) {
-		t.Errorf("additional capabilities %v", add)
-	}
-	wantMounts := []corev1.VolumeMount{
-		{Name: "sidecars", MountPath: sidecarRoot}, {Name: "shared", MountPath: sharedRoot}, {Name: "pod-logs", MountPath: "/var/log/pods"},
-	}
-	if diff := cmp.Diff(wantMounts, agent.VolumeMounts[len(before.Containers[0].VolumeMounts)-1:len(agent.VolumeMounts)-1]); diff != "" {
-		t.Errorf("additional mounts (-want +got):\n%s", diff)
-	}
-	wantTypes := map[string]corev1.HostPathType{
-		sidecarRoot: corev1.HostPathDirectoryOrCreate, sharedRoot: corev1.HostPathDirectoryOrCreate, "/var/log/pods": corev1.HostPathDirectory,
-	}
-	got := map[string]corev1.HostPathType{}
-	for _, volume := range after.Volumes {
-		if volume.HostPath != nil && wantTypes[volume.HostPath.Path] != "" {
-			got[volume.HostPath.Path] = *volume.HostPath.Type
-		}
-	}
-	if diff := cmp.Diff(wantTypes, got); diff != "" || len(after.Volumes) != len(before.Volumes)+len(wantTypes) {
-		t.Errorf("%d volumes, before %d; types (-want +got):\n%s", len(after.Volumes), len(before.Volumes), diff)
-	}
-}
-
-// added are the items of a list that another one does not have.
-func added[T comparable](before, after []T) []T {
-	return slices.DeleteFunc(slices.Clone(after), func(item T) bool { return slices.Contains(before, item) })
-}
-
-func TestSidecarsNeedARuntimeWithCRI(t *testing.T) {
-	_, err := install(t, withSidecars+"\ncontainerRuntime: docker")
-	if err == nil || !strings.Contains(err.Error(), "sidecars.enabled=true with containerRuntime=docker: Docker has no CRI") {
-		t.Errorf("error %v", err)
-	}
-	for _, runtime := range []string{"auto", "containerd", "crio"} {
-		if _, err := install(t, withSidecars+"\ncontainerRuntime: "+runtime); err != nil {
-			t.Errorf("%s: %v", runtime, err)
-		}
-	}
-}
-
-// definitions are the CustomResourceDefinitions by name, decoded strictly.
-func definitions(t *testing.T, values string) map[string]apiextensionsv1.CustomResourceDefinition {
-	t.Helper()
-	found := map[string]apiextensionsv1.CustomResourceDefinition{}
-	for _, doc := range documents(t, values) {
-		if !strings.Contains(doc, "\nkind: CustomResourceDefinition\n") {
-			continue
-		}
-		var crd apiextensionsv1.CustomResourceDefinition
-		if err := yaml.UnmarshalStrict([]byte(doc), &crd); err != nil {
-			t.Fatalf("decode: %v\n%s", err, doc)
-		}
-		found[crd.Name] = crd
-	}
-	return found
-}
-
-// With a definition the API server deletes all objects of its kind: removing the chart must not do that.
+// With a definition the API server deletes all objects of its kind: removing the chart must not do that. The API's comments become descriptions:
+// braces in them are text, which Helm must leave alone.
 func TestDefinitionsStayWhenTheChartIsRemoved(t *testing.T) {
-	found := definitions(t, withSidecars)
-	for plural, want := range map[string]struct {
-		kind  string
-		scope apiextensionsv1.ResourceScope
-	}{
-		"proxyprofiles":  {"ProxyProfile", apiextensionsv1.ClusterScoped},
-		"managedproxies": {"ManagedProxy", apiextensionsv1.NamespaceScoped},
-	} {
-		crd, ok := found[plural+"."+apiGroup]
-		if !ok {
-			t.Errorf("no definition of %s", plural)
-			continue
+	scopes := map[string]apiextensionsv1.ResourceScope{}
+	for _, crd := range all[*apiextensionsv1.CustomResourceDefinition](rendering(t, withSidecars).objects) {
+		scopes[crd.Name+" "+crd.Spec.Names.Kind] = crd.Spec.Scope
+		if crd.Annotations["helm.sh/resource-policy"] != "keep" || crd.Spec.Group != apiGroup || crd.Labels["app.kubernetes.io/instance"] != name {
+			t.Errorf("%s of group %s has the annotations %v, labels %v", crd.Name, crd.Spec.Group, crd.Annotations, crd.Labels)
 		}
-		if got := crd.Annotations["helm.sh/resource-policy"]; got != "keep" {
-			t.Errorf("%s: Helm's policy is %q, want keep", plural, got)
+		version := crd.Spec.Versions[0]
+		if len(crd.Spec.Versions) != 1 || version.Name != "v1alpha1" || version.Subresources == nil || version.Subresources.Status == nil {
+			t.Errorf("%s: versions %+v, want v1alpha1 with a status", crd.Name, crd.Spec.Versions)
 		}
-		if crd.Spec.Group != apiGroup || crd.Spec.Names.Kind != want.kind || crd.Spec.Scope != want.scope || crd.Labels["app.kubernetes.io/instance"] != name {
-			t.Errorf("%s is a %s of group %s, %s, labels %v", plural, crd.Spec.Names.Kind, crd.Spec.Group, crd.Spec.Scope, crd.Labels)
-		}
-		if len(crd.Spec.Versions) != 1 || crd.Spec.Versions[0].Name != "v1alpha1" {
-			t.Errorf("%s: versions %+v, want v1alpha1", plural, crd.Spec.Versions)
-		} else if sub := crd.Spec.Versions[0].Subresources; sub == nil || sub.Status == nil {
-			t.Errorf("%s: subresources %+v, want a status", plural, sub)
+		spec := version.Schema.OpenAPIV3Schema.Properties["spec"].Properties["namespaceSelector"]
+		if crd.Spec.Names.Kind == "ProxyProfile" && !strings.Contains(spec.Description, "an empty selector\n({}) selects all") {
+			t.Errorf("description of namespaceSelector is %q", spec.Description)
 		}
 	}
-	if len(found) != 2 {
-		t.Errorf("%d definitions, want 2", len(found))
+	want := map[string]apiextensionsv1.ResourceScope{
+		"proxyprofiles." + apiGroup + " ProxyProfile": apiextensionsv1.ClusterScoped, "managedproxies." + apiGroup + " ManagedProxy": apiextensionsv1.NamespaceScoped,
 	}
+	same(t, want, scopes, "definitions")
 }
 
 // The agent takes the numbers as they are: 65616 would be port 80.
 func TestDefinitions_ports_areBounded(t *testing.T) {
-	var ports int
+	ports := 0
 	var walk func(path string, s apiextensionsv1.JSONSchemaProps)
 	walk = func(path string, s apiextensionsv1.JSONSchemaProps) {
 		if s.Type == "integer" && strings.Contains(strings.ToLower(path[strings.LastIndex(path, ".")+1:]), "port") {
@@ -176,58 +71,76 @@ func TestDefinitions_ports_areBounded(t *testing.T) {
 			walk(path, *s.Items.Schema)
 		}
 	}
-	walk("", *definitions(t, withSidecars)["proxyprofiles."+apiGroup].Spec.Versions[0].Schema.OpenAPIV3Schema)
+	for _, crd := range all[*apiextensionsv1.CustomResourceDefinition](rendering(t, withSidecars).objects) {
+		walk("", *crd.Spec.Versions[0].Schema.OpenAPIV3Schema)
+	}
 	if ports < 5 {
 		t.Errorf("%d ports were found", ports)
 	}
 }
 
-// The API's comments become descriptions: braces in them are text, which Helm must leave alone.
-func TestDescriptionsAreLeftAlone(t *testing.T) {
-	spec := definitions(t, withSidecars)["proxyprofiles."+apiGroup].Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
-	if got := spec.Properties["namespaceSelector"].Description; !strings.Contains(got, "an empty selector\n({}) selects all") {
-		t.Errorf("description of namespaceSelector is %q", got)
-	}
-}
-
-// forPeople reports whether a role is for people, who are bound to it by others.
-func forPeople(role *rbacv1.ClusterRole) bool {
-	return strings.HasSuffix(role.Name, "-profiles-edit") || strings.HasSuffix(role.Name, "-sidecars-view") || strings.HasSuffix(role.Name, "-metrics-reader")
-}
-
-// The author of a profile can run any program on every node: none of the cluster's roles may come to include that.
-func TestWhoMayWriteProfiles(t *testing.T) {
-	const aggregated = "rbac.authorization.k8s.io/aggregate-to-"
-	look := []string{"get", "list", "watch"}
-	want := map[string][]rbacv1.PolicyRule{
-		name + "-profiles-edit": {{
-			APIGroups: []string{apiGroup}, Resources: []string{"proxyprofiles"}, Verbs: append(slices.Clone(look), "create", "update", "patch", "delete"),
-		}},
-		name + "-sidecars-view": {{APIGroups: []string{apiGroup}, Resources: []string{"proxyprofiles", "managedproxies"}, Verbs: look}},
-	}
-	got := map[string][]rbacv1.PolicyRule{}
-	var parts []string
-	for _, doc := range documents(t, withSidecars) {
-		switch o := decode(t, doc).(type) {
-		case *rbacv1.ClusterRole:
-			if forPeople(o) {
-				got[o.Name] = o.Rules
-			}
-			for label, value := range o.Labels {
-				if role, ok := strings.CutPrefix(label, aggregated); ok {
-					parts = append(parts, o.Name+" is part of "+role+": "+value)
-				}
-			}
-		case *rbacv1.ClusterRoleBinding:
-			if want[o.RoleRef.Name] != nil {
-				t.Errorf("%s is bound to %+v", o.RoleRef.Name, o.Subjects)
-			}
+// A Secret that is missing keeps no agent from starting. Only root reads them, and no other container of the pod.
+func TestSecretsThatProfilesMayUse(t *testing.T) {
+	pod, yes, mode := rendering(t, withSecrets).agent(t), true, int32(0o400)
+	for _, secret := range []string{"registry", "mesh.example.com"} {
+		volume := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Secret != nil && v.Secret.SecretName == secret })
+		if volume < 0 {
+			t.Errorf("there is no volume of the Secret %s", secret)
+			continue
+		}
+		same(t, &corev1.SecretVolumeSource{SecretName: secret, DefaultMode: &mode, Optional: &yes}, pod.Volumes[volume].Secret, "volume of %s", secret)
+		want := corev1.VolumeMount{Name: pod.Volumes[volume].Name, MountPath: sidecarSecrets + "/" + secret, ReadOnly: true}
+		if !mounts(pod, want) {
+			t.Errorf("%s is mounted otherwise: %+v", secret, pod.Containers[0].VolumeMounts)
 		}
 	}
-	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("roles for people (-want +got):\n%s", diff)
+}
+
+// mounts reports whether a pod's first container has a mount.
+func mounts(pod corev1.PodSpec, mount corev1.VolumeMount) bool {
+	return slices.ContainsFunc(pod.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return cmp.Equal(m, mount) })
+}
+
+// The definitions are among the chart's own objects: Helm takes no profile before the cluster has them, and says what to do then.
+func TestIstio_profile_isMadeWhereTheKindIsKnown(t *testing.T) {
+	for name, c := range map[string]struct {
+		values string
+		kinds  []string
+		want   string // the profile's spec
+	}{
+		"the first installation": {values: withIstio},
+		"later": {
+			withIstio,
+			[]string{profileKind},
+			"{handover: reuse-port, image: 'localhost/proxyv2:1', istio: {namespace: mesh, revision: ''}, " +
+				"namespaceSelector: {matchLabels: {sidecar-profile: istio}}, readiness: {startSeconds: 60}}",
+		},
+		"more of its spec": {
+			strings.Replace(withIstio, "namespace: mesh", "revision: 1-31, namespaceSelector: {matchLabels: null}, spec: {handover: none, readiness: {startSeconds: 9}, rollout: {maxNodes: 1}}", 1),
+			[]string{profileKind},
+			"{handover: none, image: 'localhost/proxyv2:1', istio: {namespace: istio-system, revision: 1-31}, namespaceSelector: {}, readiness: {startSeconds: 9}, rollout: {maxNodes: 1}}",
+		},
+		"off": {values: strings.Replace(withIstio, "istio: {enabled: true", "istio: {enabled: false", 1), kinds: []string{profileKind}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			made := rendering(t, c.values, c.kinds...)
+			spec, _ := at(made.custom(t, "ProxyProfile", ""), "spec").(map[string]any)
+			same(t, parse(t, c.want), spec, "profile")
+			expectWords(t, made.Notes, c.kinds == nil, "Run the same `helm upgrade` once more")
+		})
 	}
-	if diff := cmp.Diff([]string{name + "-sidecars-view is part of view: true"}, parts); diff != "" {
-		t.Errorf("parts of the cluster's roles (-want +got):\n%s", diff)
+}
+
+// Names that the values give as well are there once.
+func TestIstio_names_areThereOnce(t *testing.T) {
+	made := rendering(t, strings.Replace(withIstio, "enabled: true, istio", "enabled: true, configMaps: [ca, istio-ca-root-cert], tokenAudiences: [istio-ca, vault], istio", 1))
+	var named []string
+	for _, r := range granted(t, made.objects)[name+"/"+name] {
+		if r.resource == "configmaps" && r.verb == "list" {
+			named = append(named, r.object)
+		}
+	}
+	if got := made.arguments(t)["sidecar-token-audiences"]; got != "istio-ca,vault" || !slices.Equal(named, []string{"ca", "istio-ca-root-cert"}) {
+		t.Errorf("--sidecar-token-audiences=%s, ConfigMaps %v", got, named)
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-
-	"helm.sh/helm/v3/pkg/chart"
 )
 
 // ClusterPath is the cluster on which a row is rendered, as if it were a value of the chart: one of Clusters.
@@ -19,15 +17,15 @@ func Clusters() map[string][]string {
 	return map[string][]string{"old": nil, "new": policies, "openshift": append(policies, "security.openshift.io/v1")}
 }
 
-// Of returns the search over the values of this project's chart, and over the clusters.
-func Of(c *chart.Chart) (*Cover, error) {
-	schema, err := Parse(c.Schema)
+// Of returns the search over the values of this project's chart, by its schema and the defaults of values.yaml, and over the clusters.
+func Of(text []byte, defaults map[string]any) (*Cover, error) {
+	schema, err := Parse(text)
 	if err != nil {
 		return nil, err
 	}
 	alternatives := samples()
 	for path := range alternatives {
-		value, err := defaultOf(c, path)
+		value, err := defaultOf(defaults, path)
 		if err != nil {
 			return nil, err
 		}
@@ -92,8 +90,8 @@ func samples() map[string][]any {
 }
 
 // defaultOf is what values.yaml says of a value.
-func defaultOf(c *chart.Chart, path string) (any, error) {
-	var value any = c.Values
+func defaultOf(defaults map[string]any, path string) (any, error) {
+	var value any = defaults
 	for name := range strings.SplitSeq(path, ".") {
 		inside, ok := value.(map[string]any)
 		if !ok {
@@ -109,56 +107,29 @@ func defaultOf(c *chart.Chart, path string) (any, error) {
 
 // Rules are what the templates refuse.
 func Rules() []Rule {
-	type at = func(string) any
-	empty := func(value any) bool { return value == "" }
 	return append(sidecarRules(), []Rule{
-		{
-			Paths: []string{"platform", "kubernetesDistribution"}, Says: "contradict each other",
-			Refuses: func(v at) bool {
-				old, _ := v("kubernetesDistribution").(string)
-				old = strings.ToLower(old)
-				return old != "" && v("platform") != "kubernetes" && v("platform") != old
-			},
-		},
-		{
-			Paths: []string{"serviceAccount.create", "serviceAccount.name"}, Says: "name your account",
-			Refuses: func(v at) bool { return v("serviceAccount.create") == false && empty(v("serviceAccount.name")) },
-		},
-		{
-			Paths: []string{"metrics.tlsSecret", "metrics.secure"}, Says: "metrics are not served by TLS",
-			Refuses: func(v at) bool { return !empty(v("metrics.tlsSecret")) && v("metrics.secure") != true },
-		},
-		{
-			Paths: []string{"metrics.serviceMonitor.enabled", "metrics.service"}, Says: "finds the agents by the Service",
-			Refuses: func(v at) bool { return v("metrics.serviceMonitor.enabled") == true && v("metrics.service") != true },
-		},
-		{
-			Paths: []string{"metrics.serviceMonitor.enabled", "metricsAddr"}, Says: "Prometheus cannot reach that",
-			Refuses: func(v at) bool {
-				local := []any{"0", 0, "127.0.0.1:25079"}
-				return v("metrics.serviceMonitor.enabled") == true && slices.Contains(local, v("metricsAddr"))
-			},
-		},
-		{
-			Paths: []string{"cni", ClusterPath, "platform", "kubernetesDistribution", "cniBinDir", "cniConfDir"}, Says: "on what looks like openshift",
-			Refuses: func(v at) bool {
-				plain := v("platform") == "kubernetes" && (empty(v("kubernetesDistribution")) || v("kubernetesDistribution") == "Kubernetes")
-				return v("cni") == "install" && v(ClusterPath) == "openshift" && plain && (empty(v("cniBinDir")) || empty(v("cniConfDir")))
-			},
-		},
-		{
-			Paths: []string{"admission.requiredPlugins", "nri"}, Says: "the agent does not connect to NRI",
-			Refuses: func(v at) bool {
-				return v("admission.requiredPlugins") == true && (v("nri") == "off" || v("nri") == false)
-			},
-		},
-		{
-			Paths: []string{"healthAddr", "updateStrategy"}, Says: "two agents of a node cannot both listen there",
-			Refuses: func(v at) bool {
-				strategy, _ := v("updateStrategy").(map[string]any)
-				rolling, _ := strategy["rollingUpdate"].(map[string]any)
-				return v("healthAddr") == "127.0.0.1:15078" && strategy["type"] != "OnDelete" && rolling["maxSurge"] != 0
-			},
-		},
+		{"contradict each other", func(v At) bool {
+			old, _ := v("kubernetesDistribution").(string)
+			return old != "" && v("platform") != "kubernetes" && v("platform") != strings.ToLower(old)
+		}},
+		{"name your account", func(v At) bool { return v("serviceAccount.create") == false && v("serviceAccount.name") == "" }},
+		{"metrics are not served by TLS", func(v At) bool { return v("metrics.tlsSecret") != "" && v("metrics.secure") != true }},
+		{"finds the agents by the Service", func(v At) bool { return v("metrics.serviceMonitor.enabled") == true && v("metrics.service") != true }},
+		{"Prometheus cannot reach that", func(v At) bool {
+			return v("metrics.serviceMonitor.enabled") == true && slices.Contains([]any{"0", 0, "127.0.0.1:25079"}, v("metricsAddr"))
+		}},
+		{"on what looks like openshift", func(v At) bool {
+			plain := v("platform") == "kubernetes" && slices.Contains([]any{"", "Kubernetes"}, v("kubernetesDistribution"))
+			return v("cni") == "install" && v(ClusterPath) == "openshift" && plain && (v("cniBinDir") == "" || v("cniConfDir") == "")
+		}},
+		{"the agent does not connect to NRI", func(v At) bool { return v("admission.requiredPlugins") == true && off(v("nri")) }},
+		{"two agents of a node cannot both listen there", func(v At) bool {
+			strategy, _ := v("updateStrategy").(map[string]any)
+			rolling, _ := strategy["rollingUpdate"].(map[string]any)
+			return v("healthAddr") == "127.0.0.1:15078" && strategy["type"] != "OnDelete" && rolling["maxSurge"] != 0
+		}},
 	}...)
 }
+
+// off is a switch that is off: YAML reads the word without quotes as false.
+func off(value any) bool { return value == "off" || value == false }

@@ -16,12 +16,13 @@ type Pair struct {
 	First, Second int
 }
 
-// Rule says which values the chart refuses together: Refuses is asked once all values of Paths are chosen.
+// At is a value by its path.
+type At = func(path string) any
+
+// Rule says which values the chart refuses together, and words of its error.
 type Rule struct {
-	Paths   []string
-	Refuses func(at func(path string) any) bool
-	// Says is in the chart's error.
-	Says string
+	Says    string
+	Refuses func(At) bool
 }
 
 // Cover is the state of the search: greedy, with a fixed seed, so that all runs give the same rows.
@@ -149,15 +150,18 @@ func pairOf(row Row, one, other string) Pair {
 	return Pair{one, other, row[one], row[other]}
 }
 
-// Refusal returns the rule that refuses what is chosen in row, or nil.
+// Refusal returns the rule that refuses what is chosen in row, or nil. A rule that asks for a value that is not chosen yet refuses nothing.
 func (c *Cover) Refusal(row Row) *Rule {
 	for i, rule := range c.rules {
 		known := true
-		for _, path := range rule.Paths {
-			_, chosen := row[path]
-			known = known && chosen
-		}
-		if known && rule.Refuses(func(path string) any { return c.Alternative(path, row[path]) }) {
+		refused := rule.Refuses(func(path string) any {
+			number, chosen := row[path]
+			if known = known && chosen; !chosen {
+				return nil
+			}
+			return c.Alternative(path, number)
+		})
+		if refused && known {
 			return &c.rules[i]
 		}
 	}
@@ -170,12 +174,9 @@ func (c *Cover) Parameters() []Parameter { return c.parameters }
 // Alternative returns a parameter's alternative by its number.
 func (c *Cover) Alternative(path string, number int) any { return c.byPath[path].Alternatives[number] }
 
-// Values are a row's values as a chart takes them, over those of base.
-func (c *Cover) Values(row Row, base map[string]any) map[string]any {
-	values := maps.Clone(base)
-	if values == nil {
-		values = map[string]any{}
-	}
+// Values are a row's values as a chart takes them.
+func (c *Cover) Values(row Row) map[string]any {
+	values := map[string]any{}
 	for path, number := range row {
 		Set(values, path, c.Alternative(path, number))
 	}

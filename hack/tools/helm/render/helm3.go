@@ -1,0 +1,44 @@
+package render
+
+import (
+	"context"
+	"strings"
+
+	"helm.sh/helm/v3/pkg/action"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/lint/support"
+)
+
+type helm3 struct{}
+
+func (helm3) Render(ctx context.Context, request Request) (Release, error) {
+	chart, err := loader.Load(request.Chart)
+	if err != nil {
+		return Release{}, err
+	}
+	client := action.NewInstall(&action.Configuration{Log: func(string, ...any) {}})
+	client.ClientOnly, client.DryRun, client.APIVersions = true, true, request.Kinds
+	client.ReleaseName, client.Namespace = Name, Name
+	client.KubeVersion = &chartutil.KubeVersion{Version: request.version(), Major: "1", Minor: "36"}
+	made, err := client.RunWithContext(ctx, chart, request.Values)
+	if err != nil {
+		return Release{}, err
+	}
+	release := Release{Manifest: normal(made.Manifest), Notes: strings.TrimSpace(made.Info.Notes)}
+	for _, h := range made.Hooks {
+		release.Hooks = append(release.Hooks, Hook{strings.TrimSpace(h.Manifest), h.Weight, texts(h.Events), texts(h.DeletePolicies)})
+	}
+	return release, nil
+}
+
+func (helm3) Lint(chart string, values map[string]any) (faults []error) {
+	lint := action.NewLint()
+	lint.Strict, lint.Namespace = true, "lint"
+	for _, message := range lint.Run([]string{chart}, values).Messages {
+		if message.Severity >= support.WarningSev {
+			faults = append(faults, message)
+		}
+	}
+	return faults
+}

@@ -1,0 +1,121 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/test/kerneltest"
+)
+
+// realNode is a node whose pods have real network namespaces, and whose proxies are processes in them.
+type realNode struct {
+	*processes
+	homes     sidecars.Homes
+	sandboxes []podnet.Sandbox
+	worlds    []*netns.NS
+
+	profiles sync.Mutex
+	profile  v1alpha1.ProxyProfile
+	said     map[string]sidecars.Status // by pod UID
+}
+
+func newRealNode(t *testing.T, pods int, name string, spec v1alpha1.ProxyProfileSpec) *realNode {
+	t.Helper()
+	n := &realNode{homes: sidecars.Homes{Root: filepath.Join(t.TempDir(), "homes")}, said: map[string]sidecars.Status{}}
+	if err := os.Mkdir(n.homes.Root, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n.processes = newProcesses(t)
+	for i := range pods {
+		pod, world := kerneltest.NewPod(t)
+		s := podnet.Sandbox{Namespace: "shop", Name: fmt.Sprint("cart-", i), UID: fmt.Sprint("u", i), ID: fmt.Sprint("s", i), NetNS: pod.Path()}
+		n.sandboxes, n.worlds, n.pods[s.ID] = append(n.sandboxes, s), append(n.worlds, world), pod
+	}
+	n.profile = v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
+	return n
+}
+
+// agent starts an agent. It ends with stop, or when the node kills it.
+func (n *realNode) agent(t *testing.T, change ...func(*sidecars.Manager)) (m *sidecars.Manager, stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	n.mu.Lock()
+	n.killed, n.calls = cancel, 0
+	n.mu.Unlock()
+	m = &sidecars.Manager{
+		Runtime: n, Images: n, Prober: n, Cluster: n, Reporter: n, Homes: n.homes, Rollout: &sidecars.Rollouts{}, Asker: asker{namespaces(t), n.homes},
+	}
+	for _, f := range change {
+		f(m)
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = m.Start(ctx) }()
+	for _, s := range n.sandboxes {
+		m.Follow(s)
+	}
+	return m, func() { cancel(); <-done }
+}
+
+func (n *realNode) Ensure(_ context.Context, p *sidecars.Profile) error {
+	if p.Spec.Image == "missing" {
+		return errors.New("the image cannot be pulled")
+	}
+	return nil
+}
+
+func (n *realNode) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, UID: types.UID(s.UID)}}, nil
+}
+
+func (n *realNode) Choice(context.Context, podnet.Sandbox) (sidecars.Choice, error) {
+	n.profiles.Lock()
+	defer n.profiles.Unlock()
+	p, err := sidecars.Compile(&n.profile)
+	return sidecars.Choice{Name: n.profile.Name, Profile: p}, err
+}
+
+func (n *realNode) Report(s podnet.Sandbox, status sidecars.Status) {
+	n.profiles.Lock()
+	defer n.profiles.Unlock()
+	n.said[s.UID] = status
+}
+
+func (n *realNode) Forget(string) {}
+
+func (n *realNode) Retract(string) {}
+
+// edit changes the profile.
+func (n *realNode) edit(m *sidecars.Manager, change func(*v1alpha1.ProxyProfileSpec)) {
+	n.profiles.Lock()
+	change(&n.profile.Spec)
+	n.profiles.Unlock()
+	m.Notify(n.profile.Name)
+}
+
+func eventually(t *testing.T, what string, is func() bool, instead func() string) {
+	t.Helper()
+	const patience = 2 * time.Minute
+	deadline, tick := time.After(patience), time.NewTicker(20*time.Millisecond)
+	defer tick.Stop()
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("want: %s; instead: %s", what, instead())
+		}
+	}
+}
