@@ -41,10 +41,10 @@ func goldenSpecs() map[string]Spec {
 			s.Ranges = Ranges{ExcludeInbound: []PortRange{{8000, 8999}, {0, 7}}, ExcludeOutbound: []PortRange{{9000, 9099}}, IncludeOutbound: []PortRange{{9100, 9199}}}
 			s.OwnerGroups.Exclude = []uint32{888}
 			s.ExcludeInterfaces, s.RerouteInterfaces = []string{"net1"}, []string{"k6t-eth0"}
-			s.DNS, s.RerouteDNS = DNSAll, true
+			s.DNS, s.RerouteDNS, s.DirectIPv6 = DNSAll, true, true
 		}),
 		"tproxy": with(func(s *Spec) {
-			s.Mode, s.DirectIPv6, s.DropInvalid, s.LoopbackCIDR = ModeTProxy, true, true, netip.MustParsePrefix("127.0.0.0/30")
+			s.Mode, s.DropInvalid, s.LoopbackCIDR = ModeTProxy, true, netip.MustParsePrefix("127.0.0.0/30")
 			s.OutboundPort, s.InboundPort, s.TunnelPort, s.ProxyUID, s.ProxyGID = 16001, 16006, 16008, 2000, 3000
 			s.IncludeInboundPorts = Ports{List: []uint16{9090, 8080, 9090}, Listening: true}
 			for p := range uint16(20) {

@@ -158,6 +158,9 @@ func TestSummary(t *testing.T) {
 		"ports are included anyway where all addresses are": {
 			func(s *Spec) { s.IncludeOutboundPorts = []uint16{80} }, "outbound: tcp to anywhere, any port but 15020 -> proxy's 15001",
 		},
+		"a single range of addresses": {
+			func(s *Spec) { s.IncludeCIDRs = CIDRs{List: cidrs("10.0.0.0/8")} }, "outbound: tcp to 10.0.0.0/8, any port but 15020 -> proxy's 15001",
+		},
 		"the tunnel port cannot be listed": {
 			func(s *Spec) { s.IncludeInboundPorts = Ports{List: []uint16{15008}} }, "inbound: direct",
 		},

@@ -171,6 +171,33 @@ func TestManager_rulesLeadThere_podStays(t *testing.T) {
 	n.served(m, "b")
 }
 
+// What cannot be written leaves all as it was, and is tried again.
+func TestManager_fullFileSystem_triesAgain(t *testing.T) {
+	t.Parallel()
+	n, m, _ := newServing(t, "a")
+	inTheWay := filepath.Join(n.root, "edge", stateName+".new")
+	if err := os.MkdirAll(filepath.Join(inTheWay, "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	version, _, _ := n.parse("current")
+	reloads := n.reloadCount()
+	n.follow(m, "b")
+	pause(t.Context(), 2*time.Second)
+	n.served(m, "a")
+	if now, _, err := n.parse("current"); err != nil || now != version || n.reloadCount() != reloads {
+		t.Errorf("current has version %s, was %s, error %v; %d reloads", now, version, err, n.reloadCount()-reloads)
+	}
+	n.stop()
+	m = n.agent()
+	m.Follow(n.pods["uid-a"].sandbox, "edge")
+	n.served(m, "a")
+	if err := os.RemoveAll(inTheWay); err != nil {
+		t.Fatal(err)
+	}
+	m.Follow(n.pods["uid-b"].sandbox, "edge")
+	n.served(m, "a b")
+}
+
 // Without the state nobody knows whom the proxy serves: it begins without pods, and all join anew.
 func TestManager_stateLost_goesOn(t *testing.T) {
 	t.Parallel()

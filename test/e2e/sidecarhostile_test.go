@@ -139,7 +139,7 @@ func TestSidecarWhosePortsTheApplicationTakes(t *testing.T) {
 		}
 		return nil
 	})
-	m.awaitWarning(t, pod, proxyFailed)
+	m.awaitProxyFailed(t, pod)
 	f := families()[0]
 	if out, err := m.tryFrom(t, pod, "get", "http://"+f.at(1, worldPort).String()+"/"); strings.Contains(out, `"world"`) {
 		t.Errorf("outbound: the world answers, past the proxy: %s, error %v", out, err)

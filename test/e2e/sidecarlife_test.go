@@ -131,7 +131,7 @@ rm /run/sidecar/eat; exec awk 'BEGIN { s = "x"; while (1) s = s s }'`
 	m.awaitSidecar(t, "hungry", func(status map[string]any) error {
 		return errors.Join(isServing(1)(status), says(true, "exit code 137", "OOMKilled")(status), equal(status["restarts"], 1))
 	})
-	m.awaitWarning(t, pod, proxyFailed)
+	m.awaitProxyFailed(t, pod)
 	if now := m.await(t, "hungry", isReadyNow); now.Status.ContainerStatuses[0].RestartCount != 0 {
 		t.Error("the application was restarted")
 	}
@@ -166,7 +166,7 @@ func TestSidecarThatHangsAtItsStart(t *testing.T) {
 	})
 	only := alone.create(t, plainPod("only"))
 	alone.awaitSidecar(t, "only", says(false, "not ready within 2s"))
-	alone.awaitWarning(t, only, proxyFailed)
+	alone.awaitProxyFailed(t, only)
 	if now := alone.await(t, "only", isRunning); isReady(now) || conditionOf(now).Reason != proxyNotReady {
 		t.Errorf("the pod has the condition %+v", conditionOf(now))
 	}

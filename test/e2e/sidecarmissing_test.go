@@ -74,11 +74,11 @@ func (m managed) another(t *testing.T, name string, change func(spec map[string]
 	return m
 }
 
-// awaitWarningOf waits for a warning about a pod that has some words.
-func (s *space) awaitWarningOf(t *testing.T, pod *corev1.Pod, reason string, words ...string) {
+// awaitProxyFailed waits for the warning that a pod's proxy has failed, with some words in it.
+func (s *space) awaitProxyFailed(t *testing.T, pod *corev1.Pod, words ...string) {
 	t.Helper()
-	eventually(t, "the event "+reason, func(ctx context.Context) error {
-		list, err := s.api.CoreV1().Events(s.name).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(pod.UID) + ",reason=" + reason})
+	eventually(t, "the event "+proxyFailed, func(ctx context.Context) error {
+		list, err := s.api.CoreV1().Events(s.name).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(pod.UID) + ",reason=" + proxyFailed})
 		if err != nil {
 			return err
 		}
@@ -150,7 +150,7 @@ func TestSidecarSaysWhatItsProxyLacks(t *testing.T) {
 	m.wantLacking(t, late, lateSecret, "not there", "create it")
 	m.putSecret(t, lateSecret, map[string][]byte{"other": []byte("1")})
 	m.awaitSidecar(t, "late", says(false, lateSecret, `no key "key"`))
-	m.awaitWarningOf(t, late, proxyFailed, lateSecret, `no key "key"`)
+	m.awaitProxyFailed(t, late, lateSecret, `no key "key"`)
 	m.putSecret(t, lateSecret, map[string][]byte{"key": []byte("1")})
 	pod := m.await(t, "late", isReadyNow)
 	m.wantProxied(t, pod)
@@ -160,7 +160,7 @@ func TestSidecarSaysWhatItsProxyLacks(t *testing.T) {
 func (m managed) wantLacking(t *testing.T, pod *corev1.Pod, words ...string) {
 	t.Helper()
 	m.awaitSidecar(t, pod.Name, says(false, words...))
-	m.awaitWarningOf(t, pod, proxyFailed, words...)
+	m.awaitProxyFailed(t, pod, words...)
 	now := m.await(t, pod.Name, func(pod *corev1.Pod) error {
 		if c := conditionOf(pod); c.Reason != proxyNotReady {
 			return fmt.Errorf("its condition is %+v", c)

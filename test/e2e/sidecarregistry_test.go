@@ -97,7 +97,7 @@ func TestSidecarImageOfARegistryWithAPassword(t *testing.T) {
 
 	m.patchProfile(t, map[string]any{"image": image, "imagePullSecrets": []any{map[string]any{"name": registrySecret}}})
 	m.awaitSidecar(t, "pulling", says(true, image, "cannot be pulled", registrySecret, "not there"))
-	m.awaitWarningOf(t, pod, proxyFailed, image, registrySecret, "not there")
+	m.awaitProxyFailed(t, pod, image, registrySecret, "not there")
 	m.wantProxied(t, pod)
 
 	m.putSecret(t, registrySecret, dockerConfig(t, host, "wrong-one"))

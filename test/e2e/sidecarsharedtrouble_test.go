@@ -59,7 +59,7 @@ func (m managed) wantAnnotationsAsData(t *testing.T, steady *corev1.Pod) {
 		m.awaitSidecar(t, name, says(false, words))
 		pod := m.await(t, name, hasReason(proxyNotReady))
 		m.await(t, name, isRunning)
-		m.awaitWarning(t, pod, proxyFailed)
+		m.awaitProxyFailed(t, pod)
 		var a answer
 		if err := request(t.Context(), at(pod, families()[0], appPort), "/", &a); err == nil {
 			t.Errorf("%s: the application answered and saw %s, past the proxy", name, a.Peer)

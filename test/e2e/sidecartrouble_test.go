@@ -33,18 +33,6 @@ func (m managed) awaitCounts(t *testing.T, want map[string]any) {
 	})
 }
 
-// awaitWarning waits for a warning about a pod.
-func (s *space) awaitWarning(t *testing.T, pod *corev1.Pod, reason string) {
-	t.Helper()
-	eventually(t, "the event "+reason, func(ctx context.Context) error {
-		list, err := s.api.CoreV1().Events(s.name).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(pod.UID) + ",reason=" + reason})
-		if err == nil && len(list.Items) == 0 {
-			err = errors.New("there is none")
-		}
-		return err
-	})
-}
-
 func equal(got any, want int64) error {
 	if got != want {
 		return fmt.Errorf("got %v, want %d", got, want)

@@ -177,9 +177,17 @@ func (s *server) inherits(t *testing.T) {
 	const port, mode, ipv6 = apiGroup + "/envoy-inbound-port", "sidecar.istio.io/interceptionMode", apiGroup + "/ipv6"
 	s.namespace(t, "inheriting", nil, map[string]string{initialize: "true", port: "17006", mode: "NONE", ipv6: "direct"})
 	for _, c := range []struct{ namespace, own, want string }{
-		{"inheriting", "-", "17006"}, {"inheriting", "16006", "16006"}, {"inheriting", "http", "15006"},
-		{"silent", "16006", "16006"}, {"silent", "65535", "65535"}, {"silent", "http", "15006"}, {"silent", "-1", "15006"},
-		{"silent", "015006", "15006"}, {"silent", "1500600", "15006"}, {"silent", `15006", "--once`, "15006"}, {"silent", "", "15006"},
+		{"inheriting", "-", "17006"},
+		{"inheriting", "16006", "16006"},
+		{"inheriting", "http", "15006"},
+		{"silent", "16006", "16006"},
+		{"silent", "65535", "65535"},
+		{"silent", "http", "15006"},
+		{"silent", "-1", "15006"},
+		{"silent", "015006", "15006"},
+		{"silent", "1500600", "15006"},
+		{"silent", `15006", "--once`, "15006"},
+		{"silent", "", "15006"},
 	} {
 		pod := asking()
 		pod.Namespace = c.namespace

@@ -99,13 +99,14 @@ func faultsOfProbes(ds appsv1.DaemonSetSpec) (faults []string) {
 // OpenShift's type is not among those of Kubernetes: its fields without a default are compared here.
 func TestSecurityContextConstraintsAdmitThePod(t *testing.T) {
 	const sidecars = "sidecars: {enabled: true, untestedPlatform: true"
+	const extra = "extraVolumes: [{name: ca, configMap: {name: a}}, {name: s, secret: {secretName: b}}]"
 	for in, volumes := range map[string][]any{
 		"{platform: openshift}":                                        nil,
 		"{platform: openshift, processFallback: true}":                 nil,
 		"{platform: openshift, " + sidecars + "}}":                     nil,
 		"{platform: openshift, " + sidecars + ", secrets: [a]}}":       {"secret"},
 		"{platform: openshift, metrics: {secure: true, tlsSecret: a}}": {"secret"},
-		"{platform: openshift, extraVolumes: [{name: ca, configMap: {name: a}}, {name: s, secret: {secretName: b}}]}": {"configMap", "secret"},
+		"{platform: openshift, " + extra + "}":                         {"configMap", "secret"},
 	} {
 		made, want := rendering(t, in), wantSecurity(parse(t, in))
 		var capabilities []any

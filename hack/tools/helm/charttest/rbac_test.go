@@ -100,25 +100,32 @@ func TestRightsAreThoseThatTheAgentNeeds(t *testing.T) {
 		made, values := rendering(t, text), parse(t, text)
 		var want []right
 		for _, n := range needs() {
-			if n.object == "own" {
+			if !n.when(values) {
+				continue
+			}
+			switch n.object {
+			case "own":
 				n.object = made.daemonSet(t).Name
-			} else if n.object == "lease" {
+			case "lease":
 				n.object = leaseName(t)
 			}
 			if n.namespace == "istio" {
-				n.namespace = "istio-system"
-				if named, ok := at(values, "sidecars", "istio", "namespace").(string); ok {
-					n.namespace = named
-				}
+				n.namespace = istioNamespace(values)
 			}
 			for verb := range strings.FieldsSeq(n.verbs) {
-				if n.when(values) {
-					want = append(want, right{verb, n.group, n.resource, n.object, n.namespace})
-				}
+				want = append(want, right{verb, n.group, n.resource, n.object, n.namespace})
 			}
 		}
 		same(t, want, granted(t, made.objects)[name+"/"+made.agent(t).ServiceAccountName], "%s: rights", text)
 	}
+}
+
+// istioNamespace is where values say that Istio is.
+func istioNamespace(values map[string]any) string {
+	if named, ok := at(values, "sidecars", "istio", "namespace").(string); ok {
+		return named
+	}
+	return "istio-system"
 }
 
 func less(a, b right) bool {

@@ -58,7 +58,8 @@ func TestWhatASharedProxyGets(t *testing.T) {
 		paths[volume.Name] = volume.HostPath.Path
 	}
 	wantMounts := []corev1.VolumeMount{
-		{Name: sharedRoot + "/edge/files", MountPath: "/etc/sidecar", ReadOnly: true}, {Name: sharedRoot + "/edge/run", MountPath: "/run/sidecar"},
+		{Name: sharedRoot + "/edge/files", MountPath: "/etc/sidecar", ReadOnly: true},
+		{Name: sharedRoot + "/edge/run", MountPath: "/run/sidecar"},
 		{Name: "/var/run/netns", MountPath: "/var/run/netns", ReadOnly: true, MountPropagation: &into},
 	}
 	for i := range pod.Containers[0].VolumeMounts {

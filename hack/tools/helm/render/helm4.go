@@ -23,13 +23,13 @@ func (helm4) Render(ctx context.Context, request Request) (Release, error) {
 	client.DryRunStrategy, client.APIVersions = action.DryRunClient, request.Kinds
 	client.ReleaseName, client.Namespace = Name, Name
 	client.KubeVersion = &common.KubeVersion{Version: request.version(), Major: "1", Minor: "36"}
-	any, err := client.RunWithContext(ctx, chart, request.Values)
+	answer, err := client.RunWithContext(ctx, chart, request.Values)
 	if err != nil {
 		return Release{}, err
 	}
-	made, ok := any.(*v1.Release)
+	made, ok := answer.(*v1.Release)
 	if !ok {
-		return Release{}, fmt.Errorf("release is a %T", any)
+		return Release{}, fmt.Errorf("release is a %T", answer)
 	}
 	release := Release{Manifest: normal(made.Manifest), Notes: strings.TrimSpace(made.Info.Notes)}
 	for _, h := range made.Hooks {

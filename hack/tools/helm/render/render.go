@@ -53,7 +53,7 @@ type Engine interface {
 func Engines() map[string]Engine { return map[string]Engine{"Helm 3": helm3{}, "Helm 4": helm4{}} }
 
 // ErrDiffers is in the error of Both if the versions do not agree.
-var ErrDiffers = errors.New("Helm 3 and Helm 4 differ")
+var ErrDiffers = errors.New("they differ: Helm 3 and Helm 4")
 
 // Both renders by both versions, which must agree: on each object, on notes and hooks, and on what they refuse, word for word.
 func Both(ctx context.Context, request Request) (Release, error) {
