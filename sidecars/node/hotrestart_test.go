@@ -19,7 +19,7 @@ func TestHotRestart_newVersion_takesOver(t *testing.T) {
 	m, stop := n.agent(t)
 	defer stop()
 	n.await(t, "envoy:1")
-	l, end := n.startLoad(t)
+	l, end := n.startLoad()
 	for _, image := range []string{"envoy:2", "envoy:3", "envoy:4", "envoy:5"} {
 		n.upgrade(m, image)
 		n.await(t, image)
@@ -80,7 +80,7 @@ func TestHotRestart_newEnvoyFails_oldOneStays(t *testing.T) {
 			m, stop := n.agent(t)
 			defer stop()
 			n.await(t, "envoy:1")
-			l, end := n.startLoad(t)
+			l, end := n.startLoad()
 			defer end()
 			if name == "it hangs" {
 				n.allow(2)
@@ -128,7 +128,7 @@ func TestHotRestart_envoyIsLost_isReplaced(t *testing.T) {
 			if place := n.line(); strings.HasPrefix(place, "0/") || !strings.Contains(place, "/0/") {
 				t.Errorf("its place is %s, want the first one of a new line", place)
 			}
-			l, end := n.startLoad(t)
+			l, end := n.startLoad()
 			n.upgrade(m, "envoy:9"+strings.TrimPrefix(n.profile.Spec.Image, c.image))
 			n.await(t, "envoy:9")
 			end()
@@ -170,7 +170,7 @@ func TestHotRestart_agentIsKilled_nextOneGoesOn(t *testing.T) {
 			n := newEnvoyNode(t)
 			m, stop := n.agent(t)
 			n.await(t, "envoy:1")
-			l, end := n.startLoad(t)
+			l, end := n.startLoad()
 			defer end()
 			n.mu.Lock()
 			n.calls, n.killAfter = 0, kill

@@ -168,7 +168,7 @@ func TestReusePort_upgrades_loseNoConnection(t *testing.T) {
 			m, stop := n.agent(t)
 			defer func() { stop() }()
 			n.serves(t, "v0")
-			l := n.startLoad(t)
+			l := n.startLoad()
 			broken, serving := breaks(), "v0"
 			for i := range size.upgrades {
 				if i%4 != 1 {

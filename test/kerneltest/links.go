@@ -36,10 +36,10 @@ func JoinByVeth(t testing.TB, a *netns.NS, nameA string, b *netns.NS, nameB stri
 	}
 }
 
-// Eventually waits for a condition, for five seconds at most.
+// Eventually waits for a condition, for half a minute at most: what the kernel does later takes seconds on a busy machine.
 func Eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	tick, end := time.NewTicker(time.Millisecond), time.After(5*time.Second)
+	tick, end := time.NewTicker(time.Millisecond), time.After(30*time.Second)
 	defer tick.Stop()
 	for !condition() {
 		select {

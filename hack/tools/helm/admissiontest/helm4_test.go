@@ -45,7 +45,6 @@ func TestHelm4_upgradesWithoutAChange_changeNothing(t *testing.T) {
 	upgrade.Namespace, upgrade.WaitStrategy = release, kube.HookOnlyStrategy
 	again, err := upgrade.RunWithContext(t.Context(), release, chart, values)
 	must(t, err)
-	t.Logf("%d objects", len(before))
 	same(t, before, s.versions(t, again.(*v1.Release).Manifest), "objects")
 }
 

@@ -12,21 +12,21 @@ import (
 // Policies are rendered if the cluster supports them, unless a value says otherwise. Each comes with one binding of its name.
 func TestPoliciesFollowTheCluster(t *testing.T) {
 	const taint, sidecars, proxy = name + "-node", name + "-sidecars", name + "-profiles"
-	before, now := []string{validating}, []string{validating, mutating}
+	old, latest := []string{validating}, []string{validating, mutating}
 	for name, tc := range map[string]struct {
 		in    string
 		kinds []string
 		want  []string // M for the mutating one, else the names of the validating ones
 	}{
 		"a cluster with neither":              {in: "{}"},
-		"a cluster of Kubernetes 1.30":        {in: "{}", kinds: before, want: []string{name}},
-		"a cluster of Kubernetes 1.36":        {in: "{}", kinds: now, want: []string{"M", name}},
-		"switched off":                        {in: "admission: {enabled: false, restrictAgent: false}", kinds: now},
+		"a cluster of Kubernetes 1.30":        {in: "{}", kinds: old, want: []string{name}},
+		"a cluster of Kubernetes 1.36":        {in: "{}", kinds: latest, want: []string{"M", name}},
+		"switched off":                        {in: "admission: {enabled: false, restrictAgent: false}", kinds: latest},
 		"switched on, whatever is known":      {in: "admission: {enabled: true, restrictAgent: true}", want: []string{"M", name}},
-		"the agent's node in addition":        {in: "startupTaint: true", kinds: before, want: []string{name, taint}},
-		"reports on proxies in addition":      {in: withSidecars, kinds: before, want: []string{name, proxy, sidecars}},
+		"the agent's node in addition":        {in: "startupTaint: true", kinds: old, want: []string{name, taint}},
+		"reports on proxies in addition":      {in: withSidecars, kinds: old, want: []string{name, proxy, sidecars}},
 		"tokens in addition":                  {in: withTokens, want: []string{name, proxy, sidecars, name + "-tokens", name + "-tokens-node"}},
-		"all of it, switched off":             {in: "{startupTaint: true, sidecars: {enabled: true}, admission: {restrictAgent: false}}", kinds: before},
+		"all of it, switched off":             {in: "{startupTaint: true, sidecars: {enabled: true}, admission: {restrictAgent: false}}", kinds: old},
 		"who may opt out, whatever is known":  {in: "admission: {allowOptOut: false}", want: []string{name + "-opt-out"}},
 		"one that would change nothing":       {in: "admission: {enabled: true, readinessGate: false}"},
 		"a beta of a policy is not the thing": {in: "{}", kinds: []string{strings.Replace(mutating, "v1", "v1beta1", 1)}},

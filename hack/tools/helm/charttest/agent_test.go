@@ -243,6 +243,9 @@ func TestValuesThatCannotWork(t *testing.T) {
 		"updateStrategy: {rollingUpdate: {maxSurge: 0}}":                                              "maxSurge=0 and maxUnavailable=0" + limits,
 		"{healthAddr: ':15078', updateStrategy: {rollingUpdate: {maxSurge: 10%, maxUnavailable: 0}}}": address,
 		"extraVolumes: [{name: netns, emptyDir: {}}]":                                                 "the chart has a volume netns of its own",
+		// A ServiceMonitor that no Prometheus could follow.
+		"{metricsAddr: '[::1]:15079', metrics: {serviceMonitor: {enabled: true}}}":     "set metricsAddr=:15079",
+		"{metricsAddr: 'localhost:15079', metrics: {serviceMonitor: {enabled: true}}}": "set metricsAddr=:15079",
 	} {
 		refuses(t, in, words)
 	}

@@ -58,8 +58,8 @@ func TestTheInitContainersWork(t *testing.T) {
 	}
 }
 
-// A plugin in a directory that the runtime does not use protects nothing.
-func TestDirectoriesThatCannotWorkAreRefused(t *testing.T) {
+// A plugin in a directory that the runtime does not use protects nothing. A cluster that is too old is refused, a vendor's version of a new one is not.
+func TestClustersThatCannotWorkAreRefused(t *testing.T) {
 	for name, tc := range map[string]struct{ in, version, kind, want string }{
 		"OpenShift with Kubernetes' configurations": {in: "{cni: install, platform: openshift, cniConfDir: /etc/cni/net.d}", want: "/etc/kubernetes/cni/net.d"},
 		"OpenShift with Kubernetes' programs":       {in: "{cni: install, platform: openshift, cniBinDir: /opt/cni/bin}", want: "/var/lib/cni/bin"},
@@ -68,6 +68,8 @@ func TestDirectoriesThatCannotWorkAreRefused(t *testing.T) {
 		"a cluster on GKE":                          {in: "cni: install", version: "v1.36.0-gke.100", want: "platform=gke"},
 		"MicroK8s, by its socket":                   {in: "{cni: install, runtimeEndpoint: 'unix:///var/snap/microk8s/common/run/containerd.sock'}", want: "platform=microk8s"},
 		"one whose directories are named":           {in: "{cni: install, cniBinDir: /x/bin, cniConfDir: /x/conf}", version: "v1.36.0+k3s1"},
+		"a Kubernetes that is too old":              {in: "{}", version: "v1.27.16", want: "which is incompatible with Kubernetes"},
+		"the oldest one, of a vendor":               {in: "{}", version: "v1.28.0-gke.1286000"},
 		"one without the chain":                     {in: "{}", version: "v1.36.0+k3s1"},
 	} {
 		t.Run(name, func(t *testing.T) {

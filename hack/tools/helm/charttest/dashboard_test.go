@@ -14,31 +14,21 @@ const dashboardFile = chartDir + "/files/dashboard.json"
 
 // dashboard has what Grafana needs of a dashboard, and what this test looks at.
 type dashboard struct {
-	UID           string `json:"uid"`
-	Title         string `json:"title"`
-	SchemaVersion int    `json:"schemaVersion"`
-	Templating    struct {
-		List []struct {
-			Name string `json:"name"`
-			Type string `json:"type"`
-		} `json:"list"`
-	} `json:"templating"`
-	Panels []dashboardPanel `json:"panels"`
+	UID, Title    string
+	SchemaVersion int
+	Templating    struct{ List []struct{ Name, Type string } }
+	Panels        []dashboardPanel
 }
 
 type dashboardPanel struct {
-	ID          int                      `json:"id"`
-	Type        string                   `json:"type"`
-	Title       string                   `json:"title"`
-	Description string                   `json:"description"`
-	Datasource  source                   `json:"datasource"`
-	GridPos     struct{ X, Y, W, H int } `json:"gridPos"`
-	Targets     []struct {
-		Datasource   source `json:"datasource"`
-		Expr         string `json:"expr"`
-		LegendFormat string `json:"legendFormat"`
-		RefID        string `json:"refId"`
-	} `json:"targets"`
+	ID                       int
+	Type, Title, Description string
+	Datasource               source
+	GridPos                  struct{ X, Y, W, H int }
+	Targets                  []struct {
+		Datasource                source
+		Expr, LegendFormat, RefID string
+	}
 }
 
 type source struct{ Type, UID string }

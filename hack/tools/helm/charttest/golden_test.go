@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
 
 	"istio-pod-network-controller/hack/tools/helm/render"
 )
@@ -38,9 +40,7 @@ func golden(t *testing.T, file, got string) {
 		must(t, os.WriteFile(file, []byte(got), 0o644))
 		return
 	}
-	if diff := cmp.Diff(read(t, file), got); diff != "" {
-		t.Errorf("%s differs (-want +got); `make generate` writes it anew:\n%s", file, diff)
-	}
+	same(t, read(t, file), got, "%s differs, and `make generate` writes it anew", file)
 }
 
 func TestLintIsStrictlyClean(t *testing.T) {
@@ -73,12 +73,23 @@ func TestDependency(t *testing.T) {
 	}
 }
 
-// A cluster that is too old is refused; a vendor's version of a new one is not.
-func TestVersionsOfKubernetes(t *testing.T) {
-	for version, refused := range map[string]bool{"v1.27.16": true, "v1.28.0": false, "v1.28.3-gke.1286000": false, "v1.36.0+k3s1": false} {
-		_, err := installAs(t, render.Request{Chart: chartDir, Version: version})
-		if (err != nil) != refused || err != nil && !strings.Contains(err.Error(), "which is incompatible with Kubernetes") {
-			t.Errorf("%s: error %v, want it refused: %t", version, err, refused)
-		}
+// What Artifact Hub reads must be what it can read, and name what the chart renders.
+func TestTheChartDescribesItself(t *testing.T) {
+	var crds []struct{ Kind, Version, Name, DisplayName, Description string }
+	var images []struct{ Name, Image string }
+	for key, into := range map[string]any{"crds": &crds, "images": &images, "changes": &[]struct{ Kind, Description string }{}, "links": &[]struct{ Name, URL string }{}} {
+		text, _ := at(about(t), "annotations", "artifacthub.io/"+key).(string)
+		must(t, yaml.UnmarshalStrict([]byte(text), into))
+	}
+	made, listed, defined := rendering(t, withSidecars), map[string]string{}, map[string]string{}
+	for _, crd := range crds {
+		listed[crd.Name] = crd.Kind
+	}
+	for _, crd := range all[*apiextensionsv1.CustomResourceDefinition](made.objects) {
+		defined[crd.Name] = crd.Spec.Names.Kind
+	}
+	same(t, defined, listed, "definitions")
+	if image := made.agent(t).Containers[0].Image; len(images) != 2 || images[0].Image != image || images[1].Image != image+"-iptables" {
+		t.Errorf("images are %v, the chart renders %s", images, image)
 	}
 }

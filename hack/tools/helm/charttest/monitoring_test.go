@@ -59,13 +59,6 @@ func TestServiceFollowsTheAddress(t *testing.T) {
 	}
 }
 
-// The ServiceMonitor that no Prometheus could follow is refused also by addresses that are written otherwise.
-func TestServiceMonitor_ofAnAddressOfTheNodesOwn_isRefused(t *testing.T) {
-	for _, address := range []string{"[::1]:15079", "localhost:15079"} {
-		refuses(t, "{metricsAddr: '"+address+"', metrics: {serviceMonitor: {enabled: true}}}", "set metricsAddr=:15079")
-	}
-}
-
 // The dashboard is a ConfigMap with the text of files/dashboard.json.
 func TestDashboardIsAConfigMap(t *testing.T) {
 	m := one[*corev1.ConfigMap](t, rendering(t, "metrics: {dashboard: {enabled: true, namespace: grafana, annotations: {grafana_folder: Network}}}").objects)

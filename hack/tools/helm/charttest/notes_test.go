@@ -41,10 +41,8 @@ func TestNotesAreTrue(t *testing.T) {
 		"no proxies":                     {in: "{sidecars: {enabled: false}}", wantNot: []string{"ProxyProfile", "sidecars"}},
 		"Docker, whose socket is a file": {in: "{containerRuntime: docker}", want: []string{"Restart the agent"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			notes := rendering(t, tc.in, tc.kind).Notes
-			expectWords(t, notes, true, tc.want...)
-			expectWords(t, notes, false, append(tc.wantNot, "\n\n\n")...)
-		})
+		notes := name + ":\n" + rendering(t, tc.in, tc.kind).Notes
+		expectWords(t, notes, true, tc.want...)
+		expectWords(t, notes, false, append(tc.wantNot, "\n\n\n")...)
 	}
 }

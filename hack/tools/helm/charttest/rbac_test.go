@@ -100,36 +100,37 @@ func TestRightsAreThoseThatTheAgentNeeds(t *testing.T) {
 		made, values := rendering(t, text), parse(t, text)
 		var want []right
 		for _, n := range needs() {
-			if !n.when(values) {
-				continue
-			}
-			switch n.object {
-			case "own":
-				n.object = made.daemonSet(t).Name
-			case "lease":
-				n.object = leaseName(t)
-			}
-			if n.namespace == "istio" {
-				n.namespace = istioNamespace(values)
-			}
-			for verb := range strings.FieldsSeq(n.verbs) {
-				want = append(want, right{verb, n.group, n.resource, n.object, n.namespace})
+			if n.when(values) {
+				want = append(want, n.rights(t, made, values)...)
 			}
 		}
 		same(t, want, granted(t, made.objects)[name+"/"+made.agent(t).ServiceAccountName], "%s: rights", text)
 	}
 }
 
-// istioNamespace is where values say that Istio is.
-func istioNamespace(values map[string]any) string {
-	if named, ok := at(values, "sidecars", "istio", "namespace").(string); ok {
-		return named
-	}
-	return "istio-system"
-}
-
 func less(a, b right) bool {
 	return slices.Compare([]string{a.group, a.resource, a.verb, a.object}, []string{b.group, b.resource, b.verb, b.object}) < 0
+}
+
+// rights are those of a need for values.
+func (n need) rights(t *testing.T, made rendered, values map[string]any) (found []right) {
+	t.Helper()
+	switch n.object {
+	case "own":
+		n.object = made.daemonSet(t).Name
+	case "lease":
+		n.object = leaseName(t)
+	}
+	if n.namespace == "istio" {
+		n.namespace = "istio-system"
+		if named, ok := at(values, "sidecars", "istio", "namespace").(string); ok {
+			n.namespace = named
+		}
+	}
+	for verb := range strings.FieldsSeq(n.verbs) {
+		found = append(found, right{verb, n.group, n.resource, n.object, n.namespace})
+	}
+	return found
 }
 
 // leaseName is the name of the Lease in the program.

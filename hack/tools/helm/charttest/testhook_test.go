@@ -26,8 +26,8 @@ func (r rendered) testObjects(t *testing.T) []runtime.Object {
 	slices.SortStableFunc(hooks, func(a, b render.Hook) int { return a.Weight - b.Weight })
 	var out []runtime.Object
 	for _, h := range hooks {
-		if got := strings.Join(append(h.Events, h.DeletePolicies...), " "); got != "test before-hook-creation hook-succeeded" {
-			t.Errorf("it is made and deleted at %s:\n%s", got, h.Manifest)
+		if h.When != "[test] [before-hook-creation hook-succeeded]" {
+			t.Errorf("it is made and deleted at %s:\n%s", h.When, h.Manifest)
 		}
 		out = append(out, decode(t, h.Manifest))
 	}

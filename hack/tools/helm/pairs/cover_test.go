@@ -51,14 +51,6 @@ func TestRowsHaveEveryPair(t *testing.T) {
 	}
 }
 
-func TestValuesAreNested(t *testing.T) {
-	got := New(parameters(), nil).Values(Row{"a": 1, "m.inner": 2, "m.other": 1, "z": 0})
-	want := map[string]any{"a": "x", "m": map[string]any{"inner": 3, "other": true}, "z": "a"}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("values (-want +got):\n%s", d)
-	}
-}
-
 func TestParametersOfASchema(t *testing.T) {
 	const schema = `{
 		"definitions": {"flag": {"type": "boolean"}},

@@ -1,7 +1,9 @@
 package render
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"strings"
 
 	"helm.sh/helm/v3/pkg/action"
@@ -20,14 +22,14 @@ func (helm3) Render(ctx context.Context, request Request) (Release, error) {
 	client := action.NewInstall(&action.Configuration{Log: func(string, ...any) {}})
 	client.ClientOnly, client.DryRun, client.APIVersions = true, true, request.Kinds
 	client.ReleaseName, client.Namespace = Name, Name
-	client.KubeVersion = &chartutil.KubeVersion{Version: request.version(), Major: "1", Minor: "36"}
+	client.KubeVersion = &chartutil.KubeVersion{Version: cmp.Or(request.Version, "v1.36.0"), Major: "1", Minor: "36"}
 	made, err := client.RunWithContext(ctx, chart, request.Values)
 	if err != nil {
 		return Release{}, err
 	}
 	release := Release{Manifest: normal(made.Manifest), Notes: strings.TrimSpace(made.Info.Notes)}
 	for _, h := range made.Hooks {
-		release.Hooks = append(release.Hooks, Hook{strings.TrimSpace(h.Manifest), h.Weight, texts(h.Events), texts(h.DeletePolicies)})
+		release.Hooks = append(release.Hooks, Hook{strings.TrimSpace(h.Manifest), h.Weight, fmt.Sprint(h.Events, h.DeletePolicies)})
 	}
 	return release, nil
 }

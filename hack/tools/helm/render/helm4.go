@@ -1,6 +1,7 @@
 package render
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -22,18 +23,18 @@ func (helm4) Render(ctx context.Context, request Request) (Release, error) {
 	client := action.NewInstall(action.NewConfiguration())
 	client.DryRunStrategy, client.APIVersions = action.DryRunClient, request.Kinds
 	client.ReleaseName, client.Namespace = Name, Name
-	client.KubeVersion = &common.KubeVersion{Version: request.version(), Major: "1", Minor: "36"}
-	answer, err := client.RunWithContext(ctx, chart, request.Values)
+	client.KubeVersion = &common.KubeVersion{Version: cmp.Or(request.Version, "v1.36.0"), Major: "1", Minor: "36"}
+	rel, err := client.RunWithContext(ctx, chart, request.Values)
 	if err != nil {
 		return Release{}, err
 	}
-	made, ok := answer.(*v1.Release)
+	made, ok := rel.(*v1.Release)
 	if !ok {
-		return Release{}, fmt.Errorf("release is a %T", answer)
+		return Release{}, fmt.Errorf("release is a %T", rel)
 	}
 	release := Release{Manifest: normal(made.Manifest), Notes: strings.TrimSpace(made.Info.Notes)}
 	for _, h := range made.Hooks {
-		release.Hooks = append(release.Hooks, Hook{strings.TrimSpace(h.Manifest), h.Weight, texts(h.Events), texts(h.DeletePolicies)})
+		release.Hooks = append(release.Hooks, Hook{strings.TrimSpace(h.Manifest), h.Weight, fmt.Sprint(h.Events, h.DeletePolicies)})
 	}
 	return release, nil
 }

@@ -35,11 +35,11 @@ type Release struct {
 	Hooks []Hook
 }
 
-// Hook is an object that Helm makes at an event.
+// Hook is an object that Helm makes at events, and deletes by policies: When.
 type Hook struct {
-	Manifest               string
-	Weight                 int
-	Events, DeletePolicies []string
+	Manifest string
+	Weight   int
+	When     string
 }
 
 // Engine is a version of Helm.
@@ -53,7 +53,7 @@ type Engine interface {
 func Engines() map[string]Engine { return map[string]Engine{"Helm 3": helm3{}, "Helm 4": helm4{}} }
 
 // ErrDiffers is in the error of Both if the versions do not agree.
-var ErrDiffers = errors.New("they differ: Helm 3 and Helm 4")
+var ErrDiffers = errors.New("the versions of Helm differ")
 
 // Both renders by both versions, which must agree: on each object, on notes and hooks, and on what they refuse, word for word.
 func Both(ctx context.Context, request Request) (Release, error) {
@@ -99,18 +99,3 @@ func documents(manifest string) []string {
 
 // normal is a manifest of such documents.
 func normal(manifest string) string { return "---\n" + strings.Join(documents(manifest), "---\n") }
-
-func (r Request) version() string {
-	if r.Version == "" {
-		return "v1.36.0"
-	}
-	return r.Version
-}
-
-func texts[T ~string](list []T) []string {
-	var out []string
-	for _, item := range list {
-		out = append(out, string(item))
-	}
-	return out
-}
