@@ -242,7 +242,7 @@ bench-small: ## Run each part of `make bench` that needs no cluster once, small,
 	SMALL=1 BENCH_CLUSTER=0 hack/bench.sh
 
 .PHONY: bench-scale
-bench-scale: ## Only the scale: a full node, idle proxies and 500 hollow agents against a real API server (needs root, about 13 minutes)
+bench-scale: ## Only the scale: a full node, proxies with a roll-out and 500 hollow agents against a real API server (needs root, about 13 minutes)
 	hack/bench.sh scale
 
 ##@ Housekeeping

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"os"
 	"regexp"
 	"strings"
@@ -10,33 +9,17 @@ import (
 
 // panel is a panel of the dashboard with its queries.
 type panel struct {
-	Title       string       `json:"title"`
-	Type        string       `json:"type"`
-	FieldConfig panelConfig  `json:"fieldConfig"`
-	Targets     []panelQuery `json:"targets"`
-}
-
-type panelConfig struct {
-	Defaults struct {
-		Unit string `json:"unit"`
-	} `json:"defaults"`
+	Title   string       `json:"title"`
+	Targets []panelQuery `json:"targets"`
 }
 
 type panelQuery struct {
-	Expr         string `json:"expr"`
-	LegendFormat string `json:"legendFormat"`
+	Expr string `json:"expr"`
 }
 
 // query is what Grafana would send with all nodes chosen.
 func (q panelQuery) query() string {
 	return strings.NewReplacer("$node", ".*", "$__rate_interval", "15s").Replace(q.Expr)
-}
-
-// legend names a series as Grafana does.
-func (q panelQuery) legend(labels map[string]string) string {
-	return regexp.MustCompile(`\{\{(\w+)\}\}`).ReplaceAllStringFunc(q.LegendFormat, func(name string) string {
-		return labels[strings.Trim(name, "{}")]
-	})
 }
 
 func dashboardPanels(t *testing.T) []panel {
@@ -67,24 +50,4 @@ func alertMetrics(t *testing.T) []string {
 // absent is what an agent has only in the CNI chain, or with pods of a shared proxy.
 func absent(query string) bool {
 	return strings.Contains(query, metricPrefix+"cni_") || strings.Contains(query, metricPrefix+"shared_proxy_")
-}
-
-// drawing is a panel with the data of its queries, for hack/plots.
-type drawing struct {
-	Title string `json:"title"`
-	Unit  string `json:"unit"`
-	Lines []line `json:"lines"`
-}
-
-type line struct {
-	Legend string       `json:"legend"`
-	Points [][2]float64 `json:"points"` // seconds since the first, value
-}
-
-func writeDrawings(file string, drawings []drawing) error {
-	data, err := json.Marshal(drawings)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(file, data, 0o600)
 }

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -99,33 +98,12 @@ func (p prometheus) get(ctx context.Context, path string, query url.Values, data
 // timeSeries is one of the series that answer a query.
 type timeSeries struct {
 	Metric map[string]string `json:"metric"`
-	Values []sample          `json:"values"`
-}
-
-// sample is a time in seconds and a value as text.
-type sample [2]any
-
-func (s sample) value() float64 {
-	text, _ := s[1].(string)
-	v, err := strconv.ParseFloat(text, 64)
-	if err != nil {
-		return 0
-	}
-	return v
 }
 
 // query answers with the series of now.
 func (p prometheus) query(ctx context.Context, expr string) ([]timeSeries, error) {
 	var data struct{ Result []timeSeries }
 	err := p.get(ctx, "query", url.Values{"query": {expr}}, &data)
-	return data.Result, err
-}
-
-// queryRange answers with the series since a time.
-func (p prometheus) queryRange(ctx context.Context, expr string, since time.Time) ([]timeSeries, error) {
-	var data struct{ Result []timeSeries }
-	seconds := func(at time.Time) string { return strconv.FormatInt(at.Unix(), 10) }
-	err := p.get(ctx, "query_range", url.Values{"query": {expr}, "start": {seconds(since)}, "end": {seconds(time.Now())}, "step": {"2"}}, &data)
 	return data.Result, err
 }
 
