@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -156,6 +157,94 @@ func TestEveryAddressRuleHasItsTwin(t *testing.T) {
 	}
 }
 
+// Whatever a Spec asks for, each jump leads to a chain without a hook that is there, in every rendering, and no such chain is left over.
+func TestRules_everyJump_hasItsChain(t *testing.T) {
+	for name, spec := range someSpecs() {
+		r := mustRules(t, spec)
+		asked := jumpTargets(r)
+		for _, c := range r.Chains {
+			if (c.Hook == "") != asked[c.Name] {
+				t.Errorf("%s: chain %s, hook %q, asked %v", name, c.Name, c.Hook, asked[c.Name])
+			}
+			delete(asked, c.Name)
+		}
+		if len(asked) > 0 {
+			t.Errorf("%s: no chain %v", name, asked)
+		}
+		for _, family := range bothFamilies() {
+			text := r.RestoreText(family)
+			for word := range strings.FieldsSeq(text) {
+				if strings.HasPrefix(word, ChainPrefix) && !strings.Contains(text, ":"+word+" - [0:0]") {
+					t.Errorf("%s: no chain %s in\n%s", name, word, text)
+				}
+			}
+		}
+	}
+}
+
+// Chains decide in an order among themselves, and among those of others. TPROXY alone has no chain that redirects inbound traffic.
+func TestRules_everyChain_isInItsPlace(t *testing.T) {
+	places := map[string]string{
+		"outbound": "nat output -105", "outbound-reused": "filter output -155", "outbound-mark": "route output -155", "dns-zones-outbound": "filter output -305",
+		"inbound": "nat prerouting -105", "inbound-reused": "filter prerouting -155", "inbound-divert": "filter prerouting -145", "dns-zones-inbound": "filter prerouting -305",
+	}
+	for name, spec := range someSpecs() {
+		for _, c := range mustRules(t, spec).Chains {
+			if place := fmt.Sprintf("%s %s %d", c.Type, c.Hook, c.Priority); c.Hook != "" && place != places[c.Name] {
+				t.Errorf("%s: chain %s is at %s, want %q", name, c.Name, place, places[c.Name])
+			}
+			if c.Name == chainInbound && spec.Mode == ModeTProxy && len(spec.RerouteInterfaces) == 0 {
+				t.Errorf("%s: chain %s", name, c.Name)
+			}
+		}
+	}
+}
+
+// What iptables-nft reads back has a condition once that a rule names twice: the rule would be repaired with each check.
+func TestRules_everyRule_namesAConditionOnce(t *testing.T) {
+	for name, spec := range someSpecs() {
+		for _, c := range mustRules(t, spec).Chains {
+			for _, rule := range c.Rules {
+				for i, cond := range rule.Conds {
+					if slices.Contains(rule.Conds[:i], cond) {
+						t.Errorf("%s: twice %s in %s", name, cond.text(rule.Conds[:i]), rule.Text())
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestProxyPorts_whatIsCaptured_leadsThere(t *testing.T) {
+	nothing := func(s *Spec) { s.IncludeCIDRs, s.IncludeInboundPorts = CIDRs{}, Ports{} }
+	for name, c := range map[string]struct {
+		change func(*Spec)
+		want   []uint16
+	}{
+		"the defaults":       {func(*Spec) {}, []uint16{15001, 15006}},
+		"nothing":            {nothing, nil},
+		"one range":          {func(s *Spec) { nothing(s); s.IncludeCIDRs.List = cidrs("10.0.0.0/8") }, []uint16{15001}},
+		"one port, outbound": {func(s *Spec) { nothing(s); s.IncludeOutboundPorts = []uint16{443} }, []uint16{15001}},
+		"one port, inbound":  {func(s *Spec) { nothing(s); s.IncludeInboundPorts.List = []uint16{80} }, []uint16{15006}},
+	} {
+		if got := with(c.change).ProxyPorts(); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func jumpTargets(r Ruleset) map[string]bool {
+	asked := map[string]bool{}
+	for _, c := range r.Chains {
+		for _, rule := range c.Rules {
+			if rule.Action.Chain != "" {
+				asked[rule.Action.Chain] = true
+			}
+		}
+	}
+	return asked
+}
+
 func TestDiff_addressesAndRoutes_areNamed(t *testing.T) {
 	with, without := Ruleset{Loopback: true, Routing: true}, Ruleset{}
 	missing, more := Diff(with, without).String(), Diff(without, with).String()
@@ -228,9 +317,12 @@ func randomSpec(seed uint64) Spec {
 	})
 }
 
-// someSpecs are the ones that testdata has the texts of, and random ones.
+// someSpecs are the ones that testdata has the texts of, some at the edges, and random ones.
 func someSpecs() map[string]Spec {
 	out := goldenSpecs()
+	out["nothing outbound"] = with(func(s *Spec) { s.IncludeCIDRs, s.ExcludeOutboundPorts = CIDRs{}, nil })
+	out["TPROXY alone"] = with(func(s *Spec) { s.Mode = ModeTProxy })
+	out["the tunnel's port is that of lookups"] = with(func(s *Spec) { s.TunnelPort, s.DNS = dnsPort, DNSAll })
 	for seed := range uint64(200) {
 		out[fmt.Sprint("seed ", seed)] = randomSpec(seed)
 	}

@@ -83,43 +83,6 @@ func TestLines_chainWithoutHook_followsItsCaller(t *testing.T) {
 	}
 }
 
-// Whatever a Spec asks for, each jump leads to a chain without a hook that is there, in every rendering, and no such chain is left over.
-func TestRules_everyJump_hasItsChain(t *testing.T) {
-	for name, spec := range someSpecs() {
-		r := mustRules(t, spec)
-		asked := jumpTargets(r)
-		for _, c := range r.Chains {
-			if (c.Hook == "") != asked[c.Name] {
-				t.Errorf("%s: chain %s, hook %q, asked %v", name, c.Name, c.Hook, asked[c.Name])
-			}
-			delete(asked, c.Name)
-		}
-		if len(asked) > 0 {
-			t.Errorf("%s: no chain %v", name, asked)
-		}
-		for _, family := range bothFamilies() {
-			text := r.RestoreText(family)
-			for word := range strings.FieldsSeq(text) {
-				if strings.HasPrefix(word, ChainPrefix) && !strings.Contains(text, ":"+word+" - [0:0]") {
-					t.Errorf("%s: no chain %s in\n%s", name, word, text)
-				}
-			}
-		}
-	}
-}
-
-func jumpTargets(r Ruleset) map[string]bool {
-	asked := map[string]bool{}
-	for _, c := range r.Chains {
-		for _, rule := range c.Rules {
-			if rule.Action.Chain != "" {
-				asked[rule.Action.Chain] = true
-			}
-		}
-	}
-	return asked
-}
-
 func TestLinesAreBounded(t *testing.T) {
 	c := Chain{Name: "x", Rules: make([]Rule, maxLines+5)}
 	got := Ruleset{Chains: []Chain{c}}.Lines()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/test/kerneltest"
@@ -103,12 +102,8 @@ func TestFind_fullNamespace_costsTheSame(t *testing.T) {
 		fmt.Fprintf(&b, "add table inet t%d\n", i)
 	}
 	kerneltest.Shell(t, ns, "nft -f -", b.String())
-	start := time.Now()
 	if got := find(t, ns); got != "" {
 		t.Error(got)
-	}
-	if took := time.Since(start); took > 200*time.Millisecond {
-		t.Errorf("a look took %s", took)
 	}
 	if n := testing.AllocsPerRun(5, func() { find(t, ns) }); n > 500 {
 		t.Errorf("a look made %.0f allocations", n)

@@ -17,9 +17,9 @@ import (
 	"istio-pod-network-controller/test/kerneltest"
 )
 
-// lookTime and lookMemory are what a look at a namespace may cost, whatever is in it.
+// lookTime and lookMemory are what a look at a namespace may cost, whatever is in it. The time is several times what a slow machine needs.
 const (
-	lookTime   = 1500 * time.Millisecond
+	lookTime   = 5 * time.Second
 	lookMemory = 32 << 20
 )
 
@@ -228,7 +228,7 @@ func TestApplyEndsWhileAPodFlushesTheTable(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), lookTime)
 		_, err := b.Apply(ctx, ns.Path(), wants[i%2])
 		cancel()
-		if took := time.Since(start); took > lookTime+2*50*time.Millisecond {
+		if took := time.Since(start); took > lookTime+time.Second {
 			t.Errorf("apply took %s: %v", took, err)
 		}
 	}
@@ -251,7 +251,7 @@ func TestApplyPassesAPodsLockOver(t *testing.T) {
 	}
 	start := time.Now()
 	mustApply(t, b, ns, want)
-	if took := time.Since(start); took > lookTime/2 {
+	if took := time.Since(start); took > lookTime {
 		t.Errorf("apply took %s", took)
 	}
 	mustHold(t, ns, want)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"istio-pod-network-controller/internal/podnet"
@@ -12,14 +13,16 @@ import (
 
 // The runtime starts the pod if the plugin is too slow, so the refusal has to come before its limit.
 func TestCreateContainer_handlerSlow_answersBeforeTheLimit(t *testing.T) {
-	p, h := newTestPlugin(nil)
-	h.slow = true
-	p.calls.setLimit(func() time.Duration { return time.Second })
-	start := time.Now()
-	err := create(t, p, event(nil))
-	if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took > 950*time.Millisecond {
-		t.Errorf("error %v after %s", err, took)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		p, h := newTestPlugin(nil)
+		h.slow = true
+		p.calls.setLimit(func() time.Duration { return time.Second })
+		start := time.Now()
+		err := create(t, p, event(nil))
+		if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took > 950*time.Millisecond {
+			t.Errorf("error %v after %s", err, took)
+		}
+	})
 }
 
 // If the connection is closed during a call, the runtime starts the pod.
@@ -44,14 +47,18 @@ func TestAwaitQuiet_callUnderWay_waits(t *testing.T) {
 	}
 }
 
-// badHandler panics, or does not return.
-type badHandler struct{ panics bool }
+// badHandler panics, or does not return before it is freed.
+type badHandler struct {
+	panics bool
+	free   chan struct{}
+}
 
 func (h *badHandler) Ensure(context.Context, podnet.Sandbox) (bool, error) {
 	if h.panics {
 		panic("decoder") //nolint:forbidigo // what the plugin is to survive
 	}
-	select {}
+	<-h.free
+	return false, nil
 }
 
 // Whatever the handler does, the runtime gets an answer in time, the pod is refused, and it is counted.
@@ -67,24 +74,28 @@ func TestCreateContainer_handlerPanicsOrHangs_refuses(t *testing.T) {
 		"it is late, and we fail open": {failOpen: true, want: Late},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var got Outcome
-			p, _ := newTestPlugin(func(config *Config) {
-				config.Handler, config.FailOpen = &badHandler{panics: c.panics}, c.failOpen
-				config.Observe = func(_ string, o Outcome, _ time.Duration) { got = o }
+			synctest.Test(t, func(t *testing.T) {
+				var got Outcome
+				h := &badHandler{panics: c.panics, free: make(chan struct{})}
+				defer close(h.free)
+				p, _ := newTestPlugin(func(config *Config) {
+					config.Handler, config.FailOpen = h, c.failOpen
+					config.Observe = func(_ string, o Outcome, _ time.Duration) { got = o }
+				})
+				p.calls.setLimit(func() time.Duration { return time.Second })
+				began := time.Now()
+				err := create(t, p, event(nil))
+				if took := time.Since(began); took >= time.Second {
+					t.Errorf("answered after %s", took)
+				}
+				if (err == nil) != c.failOpen || err != nil && !strings.Contains(err.Error(), c.words) || got != c.want {
+					t.Errorf("error %v, outcome %s, want %s", err, got, c.want)
+				}
+				if c.panics {
+					p.queue <- podnet.Sandbox{ID: "1"}
+					p.program(t.Context(), <-p.queue)
+				}
 			})
-			p.calls.setLimit(func() time.Duration { return time.Second })
-			began := time.Now()
-			err := create(t, p, event(nil))
-			if took := time.Since(began); took > time.Second {
-				t.Errorf("answered after %s", took)
-			}
-			if (err == nil) != c.failOpen || err != nil && !strings.Contains(err.Error(), c.words) || got != c.want {
-				t.Errorf("error %v, outcome %s, want %s", err, got, c.want)
-			}
-			if c.panics {
-				p.queue <- podnet.Sandbox{ID: "1"}
-				p.program(t.Context(), <-p.queue)
-			}
 		})
 	}
 }
