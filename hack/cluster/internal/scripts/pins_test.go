@@ -9,7 +9,7 @@ import (
 
 // Most packages that are compiled import one of these modules. In another version than the cluster's programs have, each is compiled once more, with
 // all that import it.
-var shared = regexp.MustCompile(`(?m)^(?:require)?\s+((?:golang\.org/x/|google\.golang\.org/|k8s\.io/|sigs\.k8s\.io/|go\.opentelemetry\.io/|github\.com/go-logr/)\S+) (v\S+)`)
+var shared = regexp.MustCompile(`(?m)^(?:require)?\s+((?:golang\.org/x/|google\.golang\.org/|k8s\.io/|sigs\.k8s\.io/|go\.opentelemetry\.io/|github\.com/go-logr/|github\.com/google/gnostic-)\S+) (v\S+)`)
 
 func TestPins_modulesThatMostPackagesImport_haveTheVersionsOfTheClustersPrograms(t *testing.T) {
 	const root, programs = "../../../..", "../../../../hack/cluster/programs/go.mod"
