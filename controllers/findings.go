@@ -16,6 +16,8 @@ type Findings struct {
 	LastRepair Repair
 	// Preempted are foreign rules that decide about packets before ours, one a line; "" if there are none.
 	Preempted string
+	// accepted reports whether Preempted is a warning only, by the setting of the pod's namespace.
+	accepted bool
 	// Listening are the inbound ports that are captured because somebody listens, separated by commas; "" if the pod does not ask for that.
 	Listening   string
 	listeningAt time.Time // of the last change

@@ -215,6 +215,7 @@ func (p *Programmer) apply(ctx context.Context, v visit, want *compiled) (found 
 	}
 	if err == nil {
 		found.Preempted = truncate(strings.Join(outcome.Preempted, "\n"))
+		found.accepted = found.Preempted != "" && intent.AcceptsForeignRules(v.ns, p.Config.Defaults)
 	}
 	switch {
 	case !outcome.Changed():

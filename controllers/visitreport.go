@@ -24,7 +24,7 @@ func programmed(v visit, want *compiled, found Findings, proxyReady bool, messag
 		message += "; " + found.Unheard
 	}
 	switch {
-	case found.Preempted != "":
+	case found.Preempted != "" && !found.accepted:
 		r = reportOf(v, podreport.StatusFailed, podreport.ReasonPreempted, "rules of others decide about the pod's packets before ours: "+strings.ReplaceAll(found.Preempted, "\n", "; "))
 	case found.contention.contended():
 		r = reportOf(v, podreport.StatusFailed, podreport.ReasonContended, "somebody keeps changing the rules, and they are put back with growing pauses of up to "+lastPause.String()+
@@ -35,7 +35,7 @@ func programmed(v visit, want *compiled, found Findings, proxyReady bool, messag
 		r = reportOf(v, podreport.StatusInitialized, podreport.ReasonInitialized, message)
 	}
 	if want != nil {
-		r.SpecHash, r.Notes = want.hash, strings.Join(v.intent.Notes, "\n")
+		r.SpecHash, r.Notes = want.hash, found.notes(v.intent.Notes)
 	}
 	return r
 }

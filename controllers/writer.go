@@ -198,12 +198,7 @@ func (w *Writer) event(s podnet.Sandbox, kind, reason, action, message string) {
 // record makes the events of a report that was just written. before is the pod as it was: what it said already is no event.
 func (w *Writer) record(r Report, before *corev1.Pod) {
 	w.recordStatus(r, before)
-	if said, ok := detailsOn(before); ok && said.Notes == truncate(r.Notes) {
-		return
-	}
-	for note := range strings.Lines(r.Notes) {
-		w.recorder.Eventf(before, nil, corev1.EventTypeWarning, podreport.ReasonNote, "Redirect", "%s", truncate(strings.TrimSpace(note)))
-	}
+	w.recordNotes(r, before)
 }
 
 func (w *Writer) recordStatus(r Report, pod *corev1.Pod) {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"istio-pod-network-controller/internal/cmdline"
+	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/kernel"
@@ -105,7 +106,7 @@ func newVerify(o *rulesOptions) *cobra.Command {
 				cmd.Println("the rules are there")
 			}
 			printPreempting(cmd, found.Preempting)
-			if len(found.Drift)+len(found.Preempting) > 0 {
+			if len(found.Drift) > 0 || len(found.Preempting) > 0 && !intent.AcceptsForeignRules(nil, o.Config.Defaults) {
 				return cmdline.ExitCode(cmdline.ExitDrift)
 			}
 			return nil

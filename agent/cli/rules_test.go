@@ -197,11 +197,11 @@ func TestRulesByTheOtherBackend(t *testing.T) {
 // Rules that are all there decide nothing if foreign chains come first.
 func TestRules_foreignChainsComeFirst_areTold(t *testing.T) {
 	file := write(t, "pod.yaml", podYAML)
-	const told = "foreign, before our rules: nftables, table inet x, chain c (output, priority -310) has rules"
+	const told = "foreign, before our rules: nftables, table inet x, chain c (output, priority -310) switches connection tracking off"
 	for _, backend := range []string{"nftables", "iptables"} {
 		ns := kerneltest.New(t)
-		run := func(verb string) (int, string) {
-			code, out, errOut := call(t, "", "rules", verb, "--netns", ns.Path(), "--pod", file, "--backend", backend)
+		run := func(verb string, more ...string) (int, string) {
+			code, out, errOut := call(t, "", append([]string{"rules", verb, "--netns", ns.Path(), "--pod", file, "--backend", backend}, more...)...)
 			return code, out + errOut
 		}
 		if code, out := run("apply"); code != 0 || strings.Contains(out, "foreign") {
@@ -213,6 +213,9 @@ func TestRules_foreignChainsComeFirst_areTold(t *testing.T) {
 		}
 		if code, out := run("verify"); code != cmdline.ExitDrift || !strings.Contains(out, "the rules are there") || !strings.Contains(out, told) {
 			t.Errorf("%s, verify: code %d, said %q", backend, code, out)
+		}
+		if code, out := run("verify", "--foreign-rules=warn"); code != 0 || !strings.Contains(out, told) {
+			t.Errorf("%s, verify where they are accepted: code %d, said %q", backend, code, out)
 		}
 		kerneltest.Shell(t, ns, "nft delete table inet x", "")
 		if code, out := run("verify"); code != 0 || strings.Contains(out, "foreign") {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"istio-pod-network-controller/internal/intent"
 )
 
 // Advise returns what to do about a document, the most urgent first.
@@ -25,8 +27,11 @@ func Advise(d Document) []string {
 	if d.Others.Owner != "" {
 		say("%s redirects this pod's traffic and the agent leaves it alone: to have the agent do it, keep %s from programming the pod and re-create it", d.Others.Owner, d.Others.Owner)
 	}
-	if len(d.Others.Preempting) > 0 {
-		say("rules of others decide before the agent's: find out which process writes the rules that are listed, and stop it")
+	switch {
+	case d.preempted():
+		say("rules of others decide before the agent's: find out which process writes the rules that are listed, and stop it; if they are to stay, the annotation %s: %q on the namespace makes them a warning", intent.KeyForeignRules, intent.ForeignRulesWarn)
+	case len(d.Others.Preempting) > 0:
+		say("foreign rules may decide before the agent's, which %s=%s accepts: make sure that the rules that are listed do no harm", intent.SettingForeignRules, intent.ForeignRulesWarn)
 	}
 	next = append(next, d.adviseProxy()...)
 	if len(d.Programmed.Unheard) > 0 && !d.lacksProxy() {

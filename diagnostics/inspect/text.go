@@ -178,12 +178,14 @@ func (d Document) verdict() string {
 		return "no proxy: the pod has chosen the ProxyProfile " + d.Asked.Profile + ", and has no proxy of it and no rules"
 	case d.Others.Owner != "":
 		return "left to " + d.Others.Owner + ", which redirects the pod's traffic"
-	case d.Asked.Redirect && len(d.Others.Preempting) > 0:
+	case d.Asked.Redirect && d.preempted():
 		return "preempted: the rules are there, and rules of others decide before them"
 	case d.Asked.Redirect && d.lacksProxy():
 		return "no proxy: the rules are what the pod asks for, and its proxy is not ready"
 	case d.Asked.Redirect && len(d.Programmed.Unheard) > 0:
 		return "no listener: the rules are what the pod asks for, and " + d.Programmed.nobodyListens()
+	case d.Asked.Redirect && len(d.Others.Preempting) > 0:
+		return "in order, with a warning: the rules are what the pod asks for, and foreign rules may decide before them, which is accepted"
 	case d.Asked.Redirect:
 		return "in order: the rules are what the pod asks for"
 	}
@@ -192,7 +194,7 @@ func (d Document) verdict() string {
 
 // Failing reports whether the pod does not have what it asks for, or that is not known.
 func (d Document) Failing() bool {
-	return d.Agreement.Verdict != Agree || d.Asked.Invalid != "" || len(d.Others.Preempting) > 0 ||
+	return d.Agreement.Verdict != Agree || d.Asked.Invalid != "" || d.preempted() ||
 		d.Asked.Expected && !d.Asked.Redirect && !d.Agreement.Kept || d.lacksProxy() || len(d.Programmed.Unheard) > 0
 }
 

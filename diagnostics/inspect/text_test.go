@@ -90,6 +90,10 @@ func documents() map[string]Document {
 			d.Others = Others{Owner: "Istio", Found: "chain ISTIO_OUTPUT in table ip nat"}
 		}),
 		"preempted": edited(func(d *Document) { d.Others.Preempting = []string{"inet theirs early: tcp dport 80 drop"} }),
+		"preempted-accepted": edited(func(d *Document) {
+			d.Others.Preempting = []string{"inet theirs early drops"}
+			d.Asked.Settings = append(d.Asked.Settings, intent.Setting{Name: intent.SettingForeignRules, Value: intent.ForeignRulesWarn, Source: "annotation of the namespace: " + intent.KeyForeignRules})
+		}),
 		"proxy-not-ready": edited(func(d *Document) {
 			d.Asked.Profile, d.Agent.RunsProxies = "edge", true
 			d.Reported = Reported{"initialized", "False", "ProxyNotReady", "traffic is redirected, and the proxy is not ready; see the pod's ManagedProxy"}

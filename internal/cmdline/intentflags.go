@@ -45,6 +45,9 @@ func (f *IntentFlags) Add(fs *pflag.FlagSet) {
 	} {
 		f.defaults[s[0]] = fs.String(s[0], intent.StandardDefaults()[s[0]], s[1]+"; pods may say otherwise")
 	}
+	f.defaults[intent.SettingForeignRules] = fs.String(intent.SettingForeignRules, intent.StandardDefaults()[intent.SettingForeignRules],
+		"what becomes of a pod in which foreign rules may decide about packets before ours: fail, or warn, which leaves it ready with a warning; "+
+			"namespaces may say otherwise ("+intent.KeyForeignRules+")")
 }
 
 // Validate completes the configuration and returns an error that names every invalid flag.

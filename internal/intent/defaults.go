@@ -15,12 +15,14 @@ func StandardDefaults() Defaults {
 		settingMode: string(iptables.ModeRedirect), settingOutboundPort: "15001", settingInboundPort: "15006", settingTunnelPort: "15008",
 		settingIncludeCIDRs: "*", settingExcludeCIDRs: "", settingIncludeInbound: "*", settingExcludeInbound: "15020",
 		settingIncludeOutbound: "", settingExcludeOutbound: "15020", settingIPv6: ipv6Capture, settingInboundPorts: inboundAll,
+		SettingForeignRules: ForeignRulesFail,
 	}
 }
 
 // Validate returns an error that names every invalid default by its flag.
 func (d Defaults) Validate() error {
 	r := reader{defaults: d}
+	r.foreignRules()
 	if s := r.spec(); len(r.errs) == 0 {
 		return r.checkable(s)
 	}

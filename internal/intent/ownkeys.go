@@ -33,6 +33,8 @@ const (
 
 // ownKeys reads the keys above.
 func (r *reader) ownKeys(s *iptables.Spec) {
+	r.foreignRules() // whose value is no part of the Spec: see AcceptsForeignRules
+
 	s.ExcludeSources = own(r, KeyExcludeSources, settingExcludeSources, ownCIDRs) // what Istio's plugin ignores is an error here
 	s.ExcludeUsers = own(r, KeyExcludeUsers, settingExcludeUsers, users)
 	excludeIn := own(r, KeyExcludeInboundPorts, settingExcludeInbound, portRanges)

@@ -121,26 +121,25 @@ func (f legacyFamily) each(entries []byte) iter.Seq[[]byte] {
 	}
 }
 
-// builtIn returns how many rules the built-in chain at a hook has, and whether its policy drops. A chain that begins behind its policy,
-// which iptables never writes, has the highest number.
-func (t legacyTable) builtIn(hook uint32) (rules uint32, drops bool) {
+// builtIn returns where the built-in chain at a hook begins, and where its policy is. ok is false if there is no such chain.
+func (t legacyTable) builtIn(hook uint32) (begin, end uint32, ok bool) {
 	const noChain = math.MaxUint32
 	if len(t.info) < infoSize {
-		return 0, false
+		return 0, 0, false
 	}
-	begin, end := binary.NativeEndian.Uint32(t.info[hookEntriesOffset+4*hook:]), binary.NativeEndian.Uint32(t.info[underflowsOffset+4*hook:])
-	if begin == noChain {
-		return 0, false
-	}
-	if begin > end || end > uint32(len(t.entries)) {
-		return math.MaxUint32, false
-	}
-	for range t.each(t.entries[begin:end]) {
-		rules++
+	begin, end = u32(t.info, int(hookEntriesOffset+4*hook)), u32(t.info, int(underflowsOffset+4*hook))
+	return begin, end, begin != noChain
+}
+
+// dropsByPolicy reports whether the policy of the built-in chain at a hook drops.
+func (t legacyTable) dropsByPolicy(hook uint32) bool {
+	_, end, ok := t.builtIn(hook)
+	if !ok || end > uint32(len(t.entries)) {
+		return false
 	}
 	policy := t.entries[end:]
 	verdict := t.size + targetHeadSize
-	return rules, len(policy) >= verdict+4 && int32(binary.NativeEndian.Uint32(policy[verdict:])) == legacyDrop
+	return len(policy) >= verdict+4 && int32(u32(policy, verdict)) == legacyDrop
 }
 
 // errTable means that the content of a table makes it unreadable.

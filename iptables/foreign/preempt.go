@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,137 +23,43 @@ const (
 	maxBehind    = 32
 )
 
-// The numbers of hooks (NF_INET_PRE_ROUTING and so on).
-const (
-	hookPrerouting = 0
-	hookInput      = 1
-	hookOutput     = 3
-	hookIngress    = 5
-)
-
-// hookName returns the name of a hook as iptables has it, or "" for a hook that no packet passes before our chains.
-func hookName(hook uint32) string {
-	return map[uint32]string{hookPrerouting: "PREROUTING", hookInput: "INPUT", hookOutput: "OUTPUT", hookIngress: "INGRESS"}[hook]
-}
-
-// natHook is the priority at which the kernel runs all chains of type nat, whatever their own priority (NF_IP_PRI_NAT_DST). Among each
-// other they run in the order of their priorities.
-const natHook = -100
-
-// tablePriorities returns the priorities of the tables of iptables that packets may pass before our chains.
-func tablePriorities() map[string]int32 {
-	return map[string]int32{"raw": -300, "mangle": -150, "nat": -100}
-}
-
-// Ours are the places of our own chains.
-type Ours struct {
-	nat   map[uint32]int32  // by hook, the priority of our nat chain
-	last  map[uint32]int32  // by hook, the priority of our last chain
-	jumps map[string]uint32 // by built-in chain of iptables, such as "ip nat OUTPUT", the number of jumps to ours
-}
-
-// OursOf returns the places of a Ruleset's chains. With inIptables they are at the heads of iptables' own chains.
-func OursOf(want iptables.Ruleset, inIptables bool) Ours {
-	o := Ours{nat: map[uint32]int32{}, last: map[uint32]int32{}, jumps: map[string]uint32{}}
-	hooks := map[string]uint32{hookName(hookPrerouting): hookPrerouting, hookName(hookOutput): hookOutput}
-	if !inIptables {
-		for _, c := range want.Chains {
-			if c.Hook == "" {
-				continue
-			}
-			o.add(hooks[strings.ToUpper(string(c.Hook))], c.Type == iptables.NAT, c.Priority)
-		}
-		return o
-	}
-	for family, name := range map[uint32]string{iptables.IPv4: "ip", iptables.IPv6: "ip6"} {
-		table := ""
-		for line := range strings.Lines(want.RestoreText(family)) {
-			if line[0] == '*' {
-				table = strings.TrimSpace(line[1:])
-			} else if words := strings.Fields(line); words[0] == "-I" {
-				o.add(hooks[words[1]], table == "nat", tablePriorities()[table])
-				o.jumps[name+" "+table+" "+words[1]]++
-			}
-		}
-	}
-	return o
-}
-
-// chainsIn returns the names that chains of ours have in a table of iptables, such as "ip nat".
-func (o Ours) chainsIn(table string) []string {
-	for place := range o.jumps {
-		if strings.HasPrefix(place, table+" ") {
-			return iptables.RestoreChainNames()
-		}
-	}
-	return nil
-}
-
-// add adds the place of one chain.
-func (o Ours) add(hook uint32, nat bool, priority int32) {
-	if nat {
-		o.nat[hook], priority = priority, natHook
-	}
-	if last, ok := o.last[hook]; !ok || priority > last {
-		o.last[hook] = priority
-	}
-}
-
 // base is a base chain of nf_tables, or a built-in chain of iptables-legacy.
 type base struct {
 	program      string
+	family       byte
 	table, chain string // the table with its family
 	hook         uint32
 	nat          bool
 	priority     int32
 	rules        uint32
-	drops        bool // by its policy
-	shared       bool // its table has chains of ours
+	does         string // what its rules do, or ""
+	drops        bool   // by its policy
+	shared       bool   // its table has chains of ours
 	unread       error
-}
-
-// before reports whether a chain sees packets before the last of ours. Among equal priorities the newest chain comes first, and nobody
-// knows which is newer: an equal priority counts as before.
-func (o Ours) before(b base) bool {
-	limit, ok := o.last[b.hook]
-	switch {
-	case b.hook == hookIngress:
-		_, ok = o.last[hookPrerouting]
-		return ok
-	case b.nat:
-		limit, ok = o.nat[b.hook]
-	case b.hook == hookInput:
-		limit, ok = o.last[hookPrerouting]
-	}
-	return ok && b.priority <= limit
 }
 
 // report returns what a chain before ours does, or "".
 func (o Ours) report(b base) string {
-	own := uint32(0)
-	if b.shared {
-		own = o.jumps[b.table+" "+b.chain]
-	}
 	switch {
 	case b.unread != nil:
 		return b.unread.Error()
-	case own > 0 && b.priority >= o.last[b.hook]: // rules behind our jump come after all of our chains
+	case o.allBehind(b):
+		return ""
 	case b.drops:
 		return "drops by its policy"
-	case b.rules > own:
-		return "has rules"
 	}
-	return ""
+	return b.does
 }
 
-// Preempting returns foreign base chains that see packets before ours and have rules, or a policy that drops: one line each. It does
-// not look at what the rules do, and changes nothing. Such a chain is:
+// Preempting returns foreign base chains that see packets before ours and may decide about them by a rule, or by a policy that drops: one line
+// each, with what the rule does. It changes nothing. Such a chain is:
 //
 //   - at hook prerouting or output, up to the priority of our last chain there; of type nat, up to that of our nat chain;
 //   - at hook input, up to the priority of our last chain at prerouting, which firewalls (0) are behind;
 //   - at hook ingress.
 //
-// Rules behind our chains count if they send packets elsewhere that ours have redirected.
+// Rules may decide unless they only count, log or accept, set bits of marks that ours do not read, or match nothing that ours decide about: see
+// reading. Rules behind our chains count if they send packets elsewhere that ours have redirected.
 //
 // In a built-in chain of iptables with jumps to ours, foreign rules count if a chain of ours comes later at the hook.
 func Preempting(ctx context.Context, ns *netns.NS, o Ours) (lines []string, err error) {
@@ -160,8 +67,11 @@ func Preempting(ctx context.Context, ns *netns.NS, o Ours) (lines []string, err 
 	var undoing []string
 	more := false
 	err = ns.Inside(func() error {
+		end := endOf(ctx)
+		around := aroundOf(ns, end)
+		o.packets.around = func() surroundings { *o.asked = true; return around() }
 		err := rawnetlink.Uninterrupted(func() (err error) {
-			found, undoing, more, err = o.nftables(native{ns: ns, end: endOf(ctx)})
+			found, undoing, more, err = o.nftables(native{ns: ns, end: end})
 			return err
 		})
 		legacy, lines := o.legacy()
@@ -171,7 +81,7 @@ func Preempting(ctx context.Context, ns *netns.NS, o Ours) (lines []string, err 
 	if err != nil {
 		return nil, fmt.Errorf("look for chains before ours: %w", err)
 	}
-	slices.SortStableFunc(found, func(a, b base) int { return cmp.Compare(a.priority, b.priority) })
+	slices.SortStableFunc(found, byPriority)
 	for _, b := range found {
 		if does := o.report(b); does != "" && len(lines) < maxPreempted {
 			where := fmt.Sprintf("%s, table %s, chain %s (%s, priority %d)", b.program, b.table, b.chain, strings.ToLower(hookName(b.hook)), b.priority)
@@ -241,10 +151,39 @@ func (o Ours) nftables(n native) (found []base, lines []string, more bool, err e
 		found[i].shared = shared[found[i].table]
 	}
 	if err == nil {
+		err = o.readRules(conn, n.end, found)
+	}
+	if err == nil {
 		lines, err = o.undoing(conn, n.end, behind)
 	}
 	return found, lines, more, err
 }
+
+// readRules reads what the rules of chains before ours do, the earliest first, until there is enough to report.
+func (o Ours) readRules(conn *rawnetlink.Conn, end time.Time, found []base) (err error) {
+	slices.SortStableFunc(found, byPriority)
+	r := &rulesReader{conn: conn, end: end, ours: o.packets, seen: map[chainAt]chainRules{}}
+	reported := 0
+	for i := range found {
+		b := &found[i]
+		if reported == maxPreempted {
+			break
+		}
+		if !o.allBehind(*b) && !b.drops && b.rules > o.own(*b) {
+			r.own = o.chainsIn(b.table)
+			_, table, _ := strings.Cut(b.table, " ")
+			if b.does, err = r.does(chainAt{family: b.family, table: table, chain: b.chain, out: b.hook == hookOutput}); err != nil {
+				return err
+			}
+		}
+		if o.report(*b) != "" {
+			reported++
+		}
+	}
+	return nil
+}
+
+func byPriority(a, b base) int { return cmp.Compare(a.priority, b.priority) }
 
 // ownTables returns our tables with their family. A table that a process of the pod owns is not ours.
 func (n native) ownTables() (own []string, err error) {
@@ -270,7 +209,7 @@ func baseOf(body []byte) (b base, ok bool) {
 	family := familyNames()[body[0]]
 	a := rawnetlink.Attributes(rawnetlink.Object(body))
 	b = base{
-		program: "nftables", table: family + " " + rawnetlink.Name(a[unix.NFTA_CHAIN_TABLE]), chain: rawnetlink.Name(a[unix.NFTA_CHAIN_NAME]),
+		program: "nftables", family: body[0], table: family + " " + rawnetlink.Name(a[unix.NFTA_CHAIN_TABLE]), chain: rawnetlink.Name(a[unix.NFTA_CHAIN_NAME]),
 		nat:   rawnetlink.Name(a[unix.NFTA_CHAIN_TYPE]) == "nat",
 		drops: len(a[unix.NFTA_CHAIN_POLICY]) == 4 && rawnetlink.BigEndian(a[unix.NFTA_CHAIN_POLICY]) == 0,
 		rules: rawnetlink.BigEndian(a[unix.NFTA_CHAIN_USE]), // nothing else uses a base chain
@@ -310,12 +249,16 @@ func (o Ours) legacyBefore(t legacyTable, err error) (found []base) {
 		return nil
 	}
 	shared := len(o.jumps) > 0 && slices.ContainsFunc(iptables.RestoreChainNames(), t.hasChain)
+	rules := t.rulesOf(o.packets, o.chainsIn(t.place()))
 	for _, hook := range []uint32{hookPrerouting, hookInput, hookOutput} {
 		b := base{
 			program: "legacy iptables", table: t.place(), chain: hookName(hook), hook: hook, nat: t.name == "nat",
-			priority: priority, shared: shared, unread: err,
+			priority: priority, shared: shared, unread: err, drops: t.dropsByPolicy(hook),
 		}
-		if b.rules, b.drops = t.builtIn(hook); o.before(b) {
+		if o.before(b) && !o.allBehind(b) {
+			b.does = rules.does(hook)
+		}
+		if o.before(b) {
 			found = append(found, b)
 		}
 	}

@@ -1,7 +1,6 @@
 package foreign
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -34,7 +33,7 @@ func (o Ours) undoing(conn *rawnetlink.Conn, end time.Time, tables map[string]by
 			switch {
 			case left < 0:
 				line = fmt.Sprintf("nftables, table %s has more rules behind ours than are read (%d)", table, maxRules)
-			case !slices.Contains(own, chain) && undoes(rule[unix.NFTA_RULE_EXPRESSIONS]):
+			case !slices.Contains(own, chain) && undoes(tables[table], rule[unix.NFTA_RULE_EXPRESSIONS]):
 				line = fmt.Sprintf("nftables, table %s, chain %s sends packets elsewhere behind our rules", table, chain)
 			}
 			return line == ""
@@ -49,45 +48,22 @@ func (o Ours) undoing(conn *rawnetlink.Conn, end time.Time, tables map[string]by
 	return lines, nil
 }
 
-// undoes reports whether an expression of a rule gives packets another address, port, socket or device.
-func undoes(expressions []byte) bool {
-	for _, e := range rawnetlink.Each(expressions) {
-		a := rawnetlink.Attributes(e)
-		switch rawnetlink.Name(a[unix.NFTA_EXPR_NAME]) {
-		case "dup", "fwd", "queue", "tproxy":
-			return true
-		case "target": // of iptables' nft flavour
-			name := rawnetlink.Name(rawnetlink.Attributes(a[unix.NFTA_EXPR_DATA])[unix.NFTA_TARGET_NAME])
-			if slices.Contains(undoingTargets(), name) {
-				return true
-			}
-		case "payload":
-			if rewrites(rawnetlink.Attributes(a[unix.NFTA_EXPR_DATA])) {
-				return true
-			}
-		}
-	}
-	return false
+// undoes reports whether a rule gives packets another address, port, socket or device, whatever it matches.
+func undoes(family byte, expressions []byte) bool {
+	return readRule(packets{all: true}, family, expressions).effects&undoing != 0
 }
-
-// undoingTargets returns the targets of iptables that give packets to somebody else.
-func undoingTargets() []string { return []string{"NFQUEUE", "TEE", "TPROXY"} }
 
 // undoes reports whether a rule of the table, in any chain but some, gives packets to somebody else.
 func (t legacyTable) undoes(but []string) bool {
-	chain := ""
+	r, chain := t.rulesOf(packets{all: true}, nil), ""
+	offset := uint32(0)
 	for entry := range t.each(t.entries) {
-		target := entry[min(len(entry), int(binary.NativeEndian.Uint16(entry[t.nextOffset-2:]))):]
-		if len(target) < standardSize {
+		offset += uint32(len(entry))
+		if name, begins := r.names[offset]; begins {
+			chain = name
 			continue
 		}
-		name, _, _ := strings.Cut(string(target[2:targetHeadSize]), "\x00")
-		if name == "ERROR" { // a chain begins
-			chain, _, _ = strings.Cut(string(target[targetHeadSize:]), "\x00")
-			continue
-		}
-		queues := name == "" && int32(binary.NativeEndian.Uint32(target[targetHeadSize:])) == legacyQueue
-		if !slices.Contains(but, chain) && (queues || slices.Contains(undoingTargets(), name)) {
+		if !slices.Contains(but, chain) && r.rule(entry).effects&undoing != 0 {
 			return true
 		}
 	}

@@ -1,7 +1,6 @@
 package foreign
 
 import (
-	"encoding/binary"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -10,23 +9,11 @@ import (
 )
 
 func TestUndoes_byExpression(t *testing.T) {
-	number := func(kind uint16, n uint32) []byte {
-		return rawnetlink.Bytes(kind, binary.BigEndian.AppendUint32(nil, n))
-	}
-	expression := func(name string, data ...[]byte) (out []byte) {
-		var all []byte
-		for _, d := range data {
-			all = append(all, d...)
-		}
-		out = append(out, rawnetlink.Text(unix.NFTA_EXPR_NAME, name)...)
-		out = append(out, rawnetlink.Bytes(unix.NFTA_EXPR_DATA, all)...)
-		return rawnetlink.Bytes(unix.NFTA_LIST_ELEM, out)
-	}
 	write := func(base, offset, size uint32) []byte {
-		return expression("payload", number(unix.NFTA_PAYLOAD_SREG, 1), number(unix.NFTA_PAYLOAD_BASE, base),
-			number(unix.NFTA_PAYLOAD_OFFSET, offset), number(unix.NFTA_PAYLOAD_LEN, size))
+		return expression("payload", number32(unix.NFTA_PAYLOAD_SREG, 1), number32(unix.NFTA_PAYLOAD_BASE, base),
+			number32(unix.NFTA_PAYLOAD_OFFSET, offset), number32(unix.NFTA_PAYLOAD_LEN, size))
 	}
-	read := expression("payload", number(unix.NFTA_PAYLOAD_DREG, 1), number(unix.NFTA_PAYLOAD_BASE, 2), number(unix.NFTA_PAYLOAD_LEN, 2))
+	read := expression("payload", number32(unix.NFTA_PAYLOAD_DREG, 1), number32(unix.NFTA_PAYLOAD_BASE, 2), number32(unix.NFTA_PAYLOAD_LEN, 2))
 	for name, c := range map[string]struct {
 		rule []byte
 		want bool
@@ -42,7 +29,7 @@ func TestUndoes_byExpression(t *testing.T) {
 		"an offset beyond any header": {write(unix.NFT_PAYLOAD_NETWORK_HEADER, 1<<32-1, 1<<32-1), true},
 		"a DSCP":                      {write(unix.NFT_PAYLOAD_NETWORK_HEADER, 0, 2), false},
 		"a TTL":                       {write(unix.NFT_PAYLOAD_NETWORK_HEADER, 8, 2), false},
-		"a queue":                     {expression("queue", number(1, 0)), true},
+		"a queue":                     {expression("queue", number32(1, 0)), true},
 		"another device":              {append(read, expression("fwd")...), true},
 		"a copy":                      {expression("dup"), true},
 		"another socket":              {expression("tproxy"), true},
@@ -50,7 +37,7 @@ func TestUndoes_byExpression(t *testing.T) {
 		"another socket by iptables":  {expression("target", rawnetlink.Text(unix.NFTA_TARGET_NAME, "TPROXY")), true},
 		"a refusal of iptables":       {expression("target", rawnetlink.Text(unix.NFTA_TARGET_NAME, "REJECT")), false},
 	} {
-		if got := undoes(c.rule); got != c.want {
+		if got := undoes(unix.NFPROTO_INET, c.rule); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
