@@ -4,6 +4,18 @@
 {{- if or (eq $asked "true") (and (eq $asked "auto") (.root.Capabilities.APIVersions.Has (printf "admissionregistration.k8s.io/v1/%s" .kind))) -}}true{{- end -}}
 {{- end -}}
 
+{{- /*
+What the API server adds to a policy's constraints, which are one field to server-side apply: left out, a second manager conflicts, and GitOps
+engines see a difference for ever. The argument says whether the policy has a selector of namespaces of its own.
+*/ -}}
+{{- define "agent.matchDefaults" -}}
+matchPolicy: Equivalent
+objectSelector: {}
+{{- if not . }}
+namespaceSelector: {}
+{{- end }}
+{{- end -}}
+
 {{- /* A policy's match condition: the caller is the agent, of whatever node. */ -}}
 {{- define "agent.isCaller" -}}
 - name: the-agent

@@ -6,14 +6,14 @@ sign of life after 30 s, and waits for it for 15 s; until then an agent behind a
 {{- $given := list -}}
 {{- range .Values.extraEnv }}{{ $given = append $given .name }}{{ end -}}
 - name: NODE_NAME
-  valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+  valueFrom: {fieldRef: {apiVersion: v1, fieldPath: spec.nodeName}}
 - name: POD_NAMESPACE
-  valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+  valueFrom: {fieldRef: {apiVersion: v1, fieldPath: metadata.namespace}}
 - name: POD_NAME
-  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+  valueFrom: {fieldRef: {apiVersion: v1, fieldPath: metadata.name}}
 {{- if dig "limits" "memory" "" (.Values.resources | default dict) }}
 - name: GOMEMLIMIT
-  valueFrom: {resourceFieldRef: {resource: limits.memory}}
+  valueFrom: {resourceFieldRef: {divisor: "0", resource: limits.memory}}
 {{- end }}
 {{- range list (list "HTTP2_READ_IDLE_TIMEOUT_SECONDS" "10") (list "HTTP2_PING_TIMEOUT_SECONDS" "5") }}
 {{- if not (has (first .) $given) }}
@@ -22,8 +22,42 @@ sign of life after 30 s, and waits for it for 15 s; until then an agent behind a
 {{- end }}
 {{- end }}
 {{- with .Values.extraEnv }}
-{{ toYaml . }}
+{{ include "agent.asStored" . }}
 {{- end }}
+{{- end -}}
+
+{{- /*
+What the user gives of a pod, as the API server stores it: with its defaults of fields that are one to server-side apply, and without a false that it
+leaves out. Otherwise a second manager conflicts, and GitOps engines see a difference for ever.
+*/ -}}
+{{- define "agent.asStored" -}}
+{{- $copy := deepCopy . -}}
+{{- include "agent.complete" $copy -}}
+{{- toYaml $copy -}}
+{{- end -}}
+
+{{- /* Changes its argument. */ -}}
+{{- define "agent.complete" -}}
+{{- $defaults := dict "fieldRef" (dict "apiVersion" "v1") "resourceFieldRef" (dict "divisor" "0") "serviceAccountToken" (dict "expirationSeconds" 3600) -}}
+{{- if kindIs "map" . -}}
+{{- if and (hasKey . "readOnly") (not .readOnly) }}{{ $_ := unset . "readOnly" }}{{ end -}}
+{{- range $key, $value := . -}}
+{{- if and (kindIs "map" $value) (hasKey $defaults $key) }}{{ $_ := merge $value (get $defaults $key) }}{{ end -}}
+{{- include "agent.complete" $value -}}
+{{- end -}}
+{{- else if kindIs "slice" . -}}
+{{- range . }}{{ include "agent.complete" . }}{{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* A number as the API server writes a quantity: 5000 is 5k. */ -}}
+{{- define "agent.quantity" -}}
+{{- $number := int64 . -}}
+{{- $unit := "" -}}
+{{- range list "k" "M" "G" -}}
+{{- if eq (mod $number 1000) 0 }}{{ $number = div $number 1000 }}{{ $unit = . }}{{ end -}}
+{{- end -}}
+{{- print $number $unit -}}
 {{- end -}}
 
 {{- /* The user's volumes, whose names must not be those of the chart's own. */ -}}
@@ -36,7 +70,7 @@ sign of life after 30 s, and waits for it for 15 s; until then an agent behind a
 {{- fail (printf "extraVolumes: the chart has a volume %s of its own: name yours otherwise" .name) -}}
 {{- end -}}
 {{- end -}}
-{{- with .Values.extraVolumes }}{{ toYaml . }}{{ end -}}
+{{- with .Values.extraVolumes }}{{ include "agent.asStored" . }}{{ end -}}
 {{- end -}}
 
 {{- /* The types of volumes that the agent's pods have, as JSON: what OpenShift has to allow. */ -}}

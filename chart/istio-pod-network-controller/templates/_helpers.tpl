@@ -1,3 +1,6 @@
+{{- /* The chart's name, also where another chart depends on this one by an alias, which .Chart.Name would be: commands find the agents by it. */ -}}
+{{- define "agent.chart" -}}istio-pod-network-controller{{- end -}}
+
 {{- define "agent.name" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride -}}
@@ -8,14 +11,14 @@
 {{- end -}}
 
 {{- define "agent.selector" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/name: {{ include "agent.chart" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
 {{- define "agent.ownLabels" -}}
 {{ include "agent.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+helm.sh/chart: {{ printf "%s-%s" (include "agent.chart" .) .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
 {{- define "agent.labels" -}}
@@ -48,15 +51,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- fail "serviceAccount.create=false: name your account by serviceAccount.name; without it every pod of the namespace would have the agent's rights, by the account default" -}}
 {{- end -}}
 {{- .Values.serviceAccount.name | default (include "agent.name" .) -}}
-{{- end -}}
-
-{{- define "agent.image" -}}
-{{- $variant := ternary "-iptables" "" (eq .Values.backend "iptables") -}}
-{{- with .Values.image.digest -}}
-{{- printf "%s@%s" $.Values.image.repository . -}}
-{{- else -}}
-{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default (print .Chart.AppVersion $variant)) -}}
-{{- end -}}
 {{- end -}}
 
 {{- define "agent.capabilities" -}}
@@ -123,51 +117,6 @@ httpGet:
 {{- fail (printf "healthAddr=%s and updateStrategy.rollingUpdate.maxSurge=%s: two agents of a node cannot both listen there; set maxSurge=0 and maxUnavailable=1, or healthAddr to unix:///PATH" .Values.healthAddr $surge) -}}
 {{- end -}}
 {{- toYaml $strategy -}}
-{{- end -}}
-
-{{- /*
-What the agent sees of the node, each at the node's own path, because the runtime answers with such paths.
-Sockets are mounted by their directory: a restarted runtime makes a new socket file, and a mounted file would stay the old one.
-Docker's socket is in /var/run itself, which the agent must not get: only the file is mounted, and the agent must be restarted with Docker.
-*/ -}}
-{{- define "agent.hostPaths" -}}
-{{- $node := include "agent.node" . | fromJson -}}
-{{- $socket := trimPrefix "unix://" $node.endpoint -}}
-- {name: netns, path: /var/run/netns, type: DirectoryOrCreate}
-{{- if and $socket (has (dir $socket) (list "/run" "/var/run")) }}
-- {name: runtime, path: {{ $socket | quote }}, type: Socket}
-{{- else if $socket }}
-- {name: runtime, path: {{ dir $socket | quote }}, type: Directory}
-{{- else if eq $node.runtime "auto" }}
-- {name: containerd, path: /run/containerd, type: DirectoryOrCreate}
-- {name: crio, path: /var/run/crio, type: DirectoryOrCreate}
-{{- else if eq $node.runtime "containerd" }}
-- {name: containerd, path: /run/containerd, type: Directory}
-{{- else if eq $node.runtime "crio" }}
-- {name: crio, path: /var/run/crio, type: Directory}
-{{- else }}
-- {name: docker, path: /var/run/docker.sock, type: Socket}
-{{- end }}
-{{- if eq .Values.containerRuntime "docker" }}
-- {name: docker-netns, path: /var/run/docker/netns, type: DirectoryOrCreate}
-{{- end }}
-{{- if ne (include "agent.nri" .) "off" }}
-- {name: nri, path: {{ dir .Values.nriSocket | quote }}, type: DirectoryOrCreate}
-{{- end }}
-{{- if eq (include "agent.cni" .) "install" }}
-{{- /* Whoever can write to the directory of programs is root on the node: the agent sees it read-only, the init container puts the plugin there. */}}
-- {name: cni-bin, path: {{ $node.bin | quote }}, type: DirectoryOrCreate}
-- {name: cni-conf, path: {{ $node.conf | quote }}, type: DirectoryOrCreate, writable: true}
-- {name: cni-socket, path: {{ dir .Values.cniSocket | quote }}, type: DirectoryOrCreate, writable: true}
-{{- else if eq (include "agent.cni" .) "uninstall" }}
-- {name: cni-conf, path: {{ $node.conf | quote }}, type: DirectoryOrCreate, writable: true}
-{{- end }}
-{{- if .Values.sidecars.enabled }}
-{{- /* The proxies' files, in memory. Their logs are beside those of their pods' containers, where people and collectors look. */}}
-- {name: sidecars, path: /run/istio-pod-network-controller/sidecars, type: DirectoryOrCreate, writable: true}
-- {name: shared, path: {{ include "agent.sharedRoot" . }}, type: DirectoryOrCreate, writable: true}
-- {name: pod-logs, path: /var/log/pods, type: Directory, writable: true}
-{{- end }}
 {{- end -}}
 
 {{- /*
@@ -241,6 +190,7 @@ The agent runs proxies by the runtime's CRI. Without the policy its right to cre
 {{- fail "sidecars.enabled=true with platform=openshift: nobody has run managed proxies where SELinux is enforcing; try them on a node that may fail, and set sidecars.untestedPlatform=true for that" -}}
 {{- end -}}
 {{- include "agent.checkRequiredProxies" . -}}
+{{- include "agent.checkDefinitions" . -}}
 {{- $_ := include "agent.sharedProxies" . -}}
 {{- end -}}
 
@@ -254,6 +204,13 @@ The agent runs proxies by the runtime's CRI. Without the policy its right to cre
 {{- if eq $v.containerRuntime "docker" }}{{ $missing = append $missing "nodes with containerd or CRI-O (containerRuntime)" }}{{ end -}}
 {{- if not .narrowed }}{{ $missing = append $missing (ternary "the policy that bounds the agent's tokens (admission.restrictAgent)" "a cluster with policies that bound the agent's tokens (Kubernetes 1.30), or admission.restrictAgent=true" (eq (toString $v.admission.restrictAgent) "false")) }}{{ end -}}
 {{- with $missing }}{{ fail (printf "sidecars.istio.enabled=true needs: %s" (join "; " .)) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Helm makes definitions at a first installation, and no later: a release of a chart that had none lacks them. */ -}}
+{{- define "agent.checkDefinitions" -}}
+{{- if and .Values.sidecars.enabled .Release.IsUpgrade (not (.Capabilities.APIVersions.Has "pod-network-controller.istio.io/v1alpha1/ProxyProfile")) -}}
+{{- fail "sidecars.enabled=true on a cluster that does not know ProxyProfiles, and an upgrade makes no definitions: run `helm show crds CHART | kubectl apply --server-side -f -` first (`helm template --is-upgrade` wants --api-versions pod-network-controller.istio.io/v1alpha1/ProxyProfile)" -}}
 {{- end -}}
 {{- end -}}
 
@@ -325,6 +282,9 @@ The agent runs proxies by the runtime's CRI. Without the policy its right to cre
   (list "verify-interval" $v.verifyInterval)
 }}
 - {{ printf "--%s=%v" (first .) (last .) | quote }}
+{{- end }}
+{{- if ne $v.foreignRules "fail" }}
+- {{ printf "--foreign-rules=%s" $v.foreignRules | quote }}
 {{- end }}
 {{- if $v.sidecars.enabled }}
 - "--sidecars=true"

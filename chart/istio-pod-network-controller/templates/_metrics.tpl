@@ -23,6 +23,13 @@
 {{- end -}}
 {{- end -}}
 
+{{- /* Relabelings with the action that the operator's definition adds, in lists that are one field to server-side apply. */ -}}
+{{- define "agent.relabelings" -}}
+{{- $all := list -}}
+{{- range . }}{{ $all = append $all (hasKey . "action" | ternary . (set (deepCopy .) "action" "replace")) }}{{ end -}}
+{{- toYaml $all -}}
+{{- end -}}
+
 {{- /* Whether the agent asks the API server about the tokens of those who ask it something. */ -}}
 {{- define "agent.reviews" -}}
 {{- if or .Values.metrics.secure ((.Values.inspect).enabled) -}}true{{- end -}}

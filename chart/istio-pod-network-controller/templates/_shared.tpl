@@ -6,7 +6,8 @@ The proxies that the pods of a node share, as JSON. Two DaemonSets for one profi
 {{- fail "sidecars.shared with containerRuntime=docker: the agent finds these proxies by CRI, which Docker does not have; use nodes with containerd or CRI-O, or leave sidecars.shared empty" -}}
 {{- end -}}
 {{- $seen := list -}}
-{{- range .Values.sidecars.shared -}}
+{{- $proxies := list -}}
+{{- range $i, $proxy := .Values.sidecars.shared -}}
 {{- if not $.Values.sidecars.enabled -}}
 {{- fail (printf "sidecars.shared has the profile %s, but sidecars.enabled=false: no agent would tell the proxy which pods to serve; set sidecars.enabled=true, or leave sidecars.shared empty" .profile) -}}
 {{- end -}}
@@ -14,8 +15,10 @@ The proxies that the pods of a node share, as JSON. Two DaemonSets for one profi
 {{- fail (printf "sidecars.shared has the profile %s twice: a node runs one proxy for a profile" .profile) -}}
 {{- end -}}
 {{- $seen = append $seen .profile -}}
+{{- $image := include "agent.wholeImage" (list (printf "sidecars.shared[%d].image" $i) .image) -}}
+{{- $proxies = append $proxies (set (deepCopy .) "image" $image) -}}
 {{- end -}}
-{{- .Values.sidecars.shared | default list | toJson -}}
+{{- toJson $proxies -}}
 {{- end -}}
 
 {{- /* The account of these proxies, and what OpenShift allows them. */ -}}
@@ -24,7 +27,7 @@ The proxies that the pods of a node share, as JSON. Two DaemonSets for one profi
 {{- /* (list $ "PROFILE"). The name is another one than the agent's: whoever looks for agents by their labels must not find proxies. */ -}}
 {{- define "agent.sharedSelector" -}}
 {{- $root := first . -}}
-app.kubernetes.io/name: {{ $root.Chart.Name }}-shared
+app.kubernetes.io/name: {{ include "agent.chart" $root }}-shared
 app.kubernetes.io/instance: {{ $root.Release.Name }}
 pod-network-controller.istio.io/shared-proxy: {{ last . | quote }}
 {{- end -}}
@@ -55,7 +58,9 @@ spec:
   serviceAccountName: {{ include "agent.sharedName" $root }}
   automountServiceAccountToken: false
   enableServiceLinks: false
-  priorityClassName: {{ $proxy.priorityClassName | default $v.priorityClassName | quote }}
+  {{- with $proxy.priorityClassName | default $v.priorityClassName }}
+  priorityClassName: {{ . | quote }}
+  {{- end }}
   terminationGracePeriodSeconds: {{ dig "terminationGracePeriodSeconds" 300 $proxy | int }}
   {{- with $proxy.imagePullSecrets | default $v.imagePullSecrets }}
   imagePullSecrets:
@@ -102,9 +107,9 @@ args:
 {{- end }}
 env:
   # The proxy answers its version in /run/sidecar/$POD_UID: two pods of it run while one replaces the other.
-  - {name: POD_UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}
+  - {name: POD_UID, valueFrom: {fieldRef: {apiVersion: v1, fieldPath: metadata.uid}}}
   {{- with $proxy.env }}
-  {{- toYaml . | nindent 2 }}
+  {{- include "agent.asStored" . | nindent 2 }}
   {{- end }}
 # Started, and so ready, once the agent has found that it serves all pods, or has none to serve: then the pod that it replaces is deleted.
 startupProbe:

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,7 +25,7 @@ import (
 
 const (
 	// Files of the checkout, in which hack/bench.sh starts this program.
-	definitions   = "chart/istio-pod-network-controller/templates/crd-*.yaml"
+	definitions   = "chart/istio-pod-network-controller/crds/*.yaml"
 	sampleProfile = "config/samples/proxy-profile.yaml"
 	// rolledAtOnce is how many proxies are upgraded at once.
 	rolledAtOnce = 5
@@ -255,21 +254,14 @@ func (s *server) allowSidecars(ctx context.Context) (profile string, err error) 
 	return profile, err
 }
 
-// create makes the object of a file, which may be a template without anything to be filled in but labels, with another spec as far as it is given. It
-// returns its name.
+// create makes the object of a file, with another spec as far as it is given. It returns its name.
 func (s *server) create(ctx context.Context, file string, kind schema.GroupVersionResource, spec map[string]any) (name string, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return "", err
 	}
-	var plain strings.Builder
-	for line := range strings.Lines(string(text)) {
-		if spec != nil || !strings.HasPrefix(strings.TrimSpace(line), "{{") {
-			plain.WriteString(line)
-		}
-	}
 	object := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal([]byte(plain.String()), &object.Object); err != nil {
+	if err := yaml.Unmarshal(text, &object.Object); err != nil {
 		return "", fmt.Errorf("read %s: %w", file, err)
 	}
 	for key, value := range spec {

@@ -63,7 +63,7 @@ func (s *server) install(t *testing.T, values string) {
 		if object.GetKind() == "ProxyProfile" {
 			continue // a sample has its name
 		}
-		if err := apply(object); err != nil {
+		if _, err := apply(object); err != nil {
 			t.Fatalf("install %s: %v", object.GetKind(), err)
 		}
 		left[object.GetKind()+object.GetName()] = true
@@ -80,17 +80,16 @@ func (s *server) install(t *testing.T, values string) {
 	}
 }
 
-// applier returns a function that applies an object, as Helm 4 does. Kinds that the API server does not have pass.
-func (s *server) applier(t *testing.T, dryRun ...string) func(*unstructured.Unstructured) error {
+// applier returns a function that applies an object, as Helm 4 does, and returns what is stored. Kinds that the API server does not have pass.
+func (s *server) applier(t *testing.T, dryRun ...string) func(*unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	t.Helper()
 	resource := s.resources(t)
-	return func(object *unstructured.Unstructured) error {
+	return func(object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 		to, err := resource(object)
 		if err != nil || to == nil {
-			return err
+			return nil, err
 		}
-		_, err = to.Apply(t.Context(), object.GetName(), object, metav1.ApplyOptions{FieldManager: "helm", Force: true, DryRun: dryRun})
-		return err
+		return to.Apply(t.Context(), object.GetName(), object, metav1.ApplyOptions{FieldManager: "helm", Force: true, DryRun: dryRun})
 	}
 }
 
@@ -151,15 +150,18 @@ func objects(t *testing.T, made render.Release) (found []*unstructured.Unstructu
 	return found
 }
 
-// takesEveryTwoValues has the API server check what every two values of the chart render together, without keeping it.
+// takesEveryTwoValues has the API server check what every two values of the chart render together, without keeping it: it takes every object, and
+// would store it in the words that the chart has.
 func (s *server) takesEveryTwoValues(t *testing.T) {
 	constraints, errSchema := os.ReadFile(filepath.Join(chartDir, "values.schema.json"))
 	text, errText := os.ReadFile(filepath.Join(chartDir, "values.yaml"))
 	defaults, errValues := render.Values(string(text))
 	cover, err := pairs.Of(constraints, defaults)
 	must(t, errors.Join(errSchema, errText, errValues, err))
+	s.define(t, monitoring)
 	check := s.applier(t, metav1.DryRunAll)
 	rows, _ := cover.Rows()
+	others := map[string]string{}
 	for _, row := range rows {
 		values := cover.Values(row)
 		kinds := pairs.Clusters()[fmt.Sprint(values[pairs.ClusterPath])]
@@ -167,10 +169,21 @@ func (s *server) takesEveryTwoValues(t *testing.T) {
 		text, err := yaml.Marshal(values)
 		must(t, err)
 		for _, object := range rendered(t, string(text), kinds) {
-			if err := check(object); err != nil {
+			stored, err := check(object)
+			if err != nil {
 				t.Errorf("%s %s: %v, with\n%s", object.GetKind(), object.GetName(), err, text)
+				continue
+			}
+			if stored != nil {
+				for _, other := range storedOtherwise(t, object, stored, "helm") {
+					path, _, _ := strings.Cut(other, ": ")
+					others[object.GetKind()+" "+path] = other
+				}
 			}
 		}
+	}
+	for of, other := range others {
+		t.Errorf("%s: write it out as the API server stores it, which is otherwise: %s", of, other)
 	}
 	t.Logf("%d sets of values", len(rows))
 }

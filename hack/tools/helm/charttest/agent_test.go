@@ -130,24 +130,6 @@ func TestSecurityContextConstraintsAdmitThePod(t *testing.T) {
 	}
 }
 
-func TestTheImage(t *testing.T) {
-	digest, version := "sha256:"+strings.Repeat("0a", 32), about(t)["appVersion"].(string)
-	for in, want := range map[string]string{
-		"image: {repository: r/a}":                                           "r/a:" + version,
-		"{image: {repository: r/a}, backend: iptables}":                      "r/a:" + version + "-iptables",
-		"image: {repository: r/a, tag: '7'}":                                 "r/a:7",
-		"image: {repository: r/a, tag: '7', digest: '" + digest + "'}":       "r/a@" + digest,
-		"{image: {repository: r/a, digest: '" + digest + "'}, cni: install}": "r/a@" + digest,
-	} {
-		pod := rendering(t, in).agent(t)
-		for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
-			if c.Image != want {
-				t.Errorf("%s: container %s has %s, want %s", in, c.Name, c.Image, want)
-			}
-		}
-	}
-}
-
 // A selector cannot be changed, so what people set may not get into it. Post-renderers refuse a map that has a key twice: decode does, too.
 func TestLabels(t *testing.T) {
 	const own = "{enabled: true, labels: {team: metrics}}"
@@ -234,6 +216,22 @@ func TestProbes(t *testing.T) {
 	}
 }
 
+// Some have the runtime's NRI socket beside its own: one mount is enough for both.
+func TestNRISocketBesideTheRuntimes_isMountedOnce(t *testing.T) {
+	for in, want := range map[string]string{
+		"{platform: eks, nriSocket: /run/containerd/nri.sock}":                                             "/run/containerd",
+		"{platform: k3s, nriSocket: /run/k3s/containerd/nri.sock}":                                         "/run/k3s/containerd",
+		"{nriSocket: /var/run/crio/nri.sock}":                                                              "/var/run/crio",
+		"{runtimeEndpoint: 'unix:///run/k0s/containerd.sock', nriSocket: /run/k0s/nri.sock, cni: install}": "/run/k0s",
+	} {
+		made := rendering(t, in)
+		same(t, []string(nil), append(faultsOfPod(made.agent(t)), faultsOfMounts(made.agent(t))...), "%s: faults", in)
+		if socket := made.arguments(t)["nri-socket"]; path.Dir(socket) != want || !slices.ContainsFunc(made.agent(t).Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == want && m.ReadOnly }) {
+			t.Errorf("%s: --nri-socket=%s, mounts %+v", in, socket, made.agent(t).Containers[0].VolumeMounts)
+		}
+	}
+}
+
 // What the API server would refuse, and what would wait for ever: two agents cannot listen at one address of the node.
 func TestValuesThatCannotWork(t *testing.T) {
 	const limits, address = ": the API server wants one of them to be 0, and not both", "two agents of a node cannot both listen there; set maxSurge=0"
@@ -243,6 +241,11 @@ func TestValuesThatCannotWork(t *testing.T) {
 		"updateStrategy: {rollingUpdate: {maxSurge: 0}}":                                              "maxSurge=0 and maxUnavailable=0" + limits,
 		"{healthAddr: ':15078', updateStrategy: {rollingUpdate: {maxSurge: 10%, maxUnavailable: 0}}}": address,
 		"extraVolumes: [{name: netns, emptyDir: {}}]":                                                 "the chart has a volume netns of its own",
+		// Two mounts of one directory.
+		"{cni: install, cniSocket: /run/containerd/cni.sock}":               "cniSocket=/run/containerd/cni.sock: the agent has the directory /run/containerd for the runtime's socket",
+		"{cni: install, cniSocket: /var/run/nri/cni.sock}":                  "cniSocket=/var/run/nri/cni.sock: the agent has the directory /var/run/nri for nriSocket=/var/run/nri/nri.sock, too",
+		"{cni: install, cniBinDir: /opt/cni/all, cniConfDir: /opt/cni/all}": "cniConfDir=/opt/cni/all: the agent has the directory /opt/cni/all for cniBinDir=/opt/cni/all, too",
+		"healthAddr: unix:///var/run/nri/health.sock":                       "healthAddr=unix:///var/run/nri/health.sock: the agent has the node's directory /var/run/nri for nriSocket",
 		// A ServiceMonitor that no Prometheus could follow.
 		"{metricsAddr: '[::1]:15079', metrics: {serviceMonitor: {enabled: true}}}":     "set metricsAddr=:15079",
 		"{metricsAddr: 'localhost:15079', metrics: {serviceMonitor: {enabled: true}}}": "set metricsAddr=:15079",

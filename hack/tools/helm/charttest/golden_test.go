@@ -6,15 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
 
 	"istio-pod-network-controller/hack/tools/helm/render"
 )
 
 // Each value set of testdata: what a plain installation gives, what OpenShift has otherwise, and everything switched on.
-// Objects that are the plain installation's, and the definitions, which are files of the chart as they stand, are left out of the others.
+// Objects that are the plain installation's are left out of the others.
 func TestGolden(t *testing.T) {
 	plain := rendering(t, "{}")
 	for name, values := range cases(t) {
@@ -22,8 +20,7 @@ func TestGolden(t *testing.T) {
 			made := rendering(t, values)
 			var docs []string
 			for _, doc := range made.Documents() {
-				same := name != "kubernetes" && strings.Contains(plain.Manifest, doc)
-				if !same && !strings.Contains(doc, "\nkind: CustomResourceDefinition\n") {
+				if name == "kubernetes" || !strings.Contains(plain.Manifest, doc) {
 					docs = append(docs, doc)
 				}
 			}
@@ -55,24 +52,6 @@ func TestLintIsStrictlyClean(t *testing.T) {
 	}
 }
 
-// As a dependency of another chart it renders what it renders alone.
-func TestDependency(t *testing.T) {
-	const values = "{cni: install, sidecars: {enabled: true}, metrics: {prometheusRule: {enabled: true}}}"
-	alone := rendering(t, values)
-	for key, alias := range map[string]string{name: "", "agent": ", alias: agent"} {
-		dir := t.TempDir()
-		about := "{apiVersion: v2, name: platform, version: 1.0.0, dependencies: [{name: " + name + ", version: '>=0.0.0'" + alias + "}]}"
-		must(t, os.WriteFile(filepath.Join(dir, "Chart.yaml"), []byte(about), 0o600))
-		must(t, os.CopyFS(filepath.Join(dir, "charts", name), os.DirFS(chartDir)))
-		inside, err := installAs(t, render.Request{Chart: dir, Values: map[string]any{key: parse(t, values), "global": map[string]any{"a": "b"}}})
-		must(t, err)
-		// An alias is the chart's name in labels and names.
-		if diff := cmp.Diff(alone.Manifest, strings.ReplaceAll(inside.Manifest, "# Source: platform/charts/", "# Source: ")); diff != "" && alias == "" {
-			t.Errorf("as a dependency (-alone +inside):\n%s", diff)
-		}
-	}
-}
-
 // What Artifact Hub reads must be what it can read, and name what the chart renders.
 func TestTheChartDescribesItself(t *testing.T) {
 	var crds []struct{ Kind, Version, Name, DisplayName, Description string }
@@ -85,7 +64,7 @@ func TestTheChartDescribesItself(t *testing.T) {
 	for _, crd := range crds {
 		listed[crd.Name] = crd.Kind
 	}
-	for _, crd := range all[*apiextensionsv1.CustomResourceDefinition](made.objects) {
+	for _, crd := range definitions(t) {
 		defined[crd.Name] = crd.Spec.Names.Kind
 	}
 	same(t, defined, listed, "definitions")

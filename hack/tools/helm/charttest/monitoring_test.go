@@ -31,14 +31,14 @@ func TestServiceAndServiceMonitorFindTheAgents(t *testing.T) {
 
 // What values mean for the one endpoint of the ServiceMonitor. With metrics.secure the scrape has a token and TLS.
 func TestServiceMonitor_endpoint(t *testing.T) {
-	const own = "{sourceLabels: [__meta_kubernetes_pod_node_name], targetLabel: node}, {targetLabel: job, replacement: " + name + "}, {action: labeldrop, regex: pod|container|endpoint}"
+	const own = "{action: replace, sourceLabels: [__meta_kubernetes_pod_node_name], targetLabel: node}, {action: replace, targetLabel: job, replacement: " + name + "}, {action: labeldrop, regex: pod|container|endpoint}"
 	const token = "bearerTokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token"
 	for in, want := range map[string]string{
 		"metrics: {serviceMonitor: {enabled: true, interval: 15s}}": "{port: metrics, interval: 15s, relabelings: [" + own + "]}",
 		"metrics: {secure: true, serviceMonitor: {enabled: true}}":  "{port: metrics, interval: 30s, scheme: https, " + token + ", tlsConfig: {insecureSkipVerify: true}, relabelings: [" + own + "]}",
 		withTLS: "{port: metrics, interval: 30s, scheme: https, " + token + ", tlsConfig: {serverName: " + name + "}, relabelings: [" + own + "]}",
 		"metrics: {secure: true, serviceMonitor: {enabled: true, scrapeTimeout: 5s, authorization: {credentials: {name: p, key: k}}, relabelings: [{targetLabel: c, replacement: a}], metricRelabelings: [{action: labeldrop, regex: n}]}}": "{port: metrics, interval: 30s, scrapeTimeout: 5s, scheme: https, authorization: {credentials: {name: p, key: k}}, tlsConfig: {insecureSkipVerify: true}, " +
-			"relabelings: [" + own + ", {targetLabel: c, replacement: a}], metricRelabelings: [{action: labeldrop, regex: n}]}",
+			"relabelings: [" + own + ", {action: replace, targetLabel: c, replacement: a}], metricRelabelings: [{action: labeldrop, regex: n}]}",
 	} {
 		got := at(rendering(t, in).custom(t, "ServiceMonitor", ""), "spec", "endpoints")
 		same(t, yamlOf(t, parse(t, "list: ["+want+"]")["list"]), yamlOf(t, got), "%s: endpoints", in)

@@ -1,6 +1,7 @@
 package charttest
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -17,7 +18,6 @@ const (
 	withSecrets  = "sidecars: {enabled: true, secrets: [registry, mesh.example.com]}"                                           //nolint:gosec // names
 	withTokens   = "{sidecars: {enabled: true, tokenAudiences: [istio-ca, 'spiffe://mesh']}, admission: {restrictAgent: true}}" //nolint:gosec // it opens nothing
 	withIstio    = "{sidecars: {enabled: true, istio: {enabled: true, image: 'localhost/proxyv2:1', namespace: mesh}}, admission: {restrictAgent: true}}"
-	profileKind  = "pod-network-controller.istio.io/v1alpha1/ProxyProfile"
 	// sidecarSecrets is where the chart mounts the Secrets that profiles may use.
 	sidecarSecrets = "/etc/istio-pod-network-controller/secrets" //nolint:gosec // a path
 )
@@ -30,13 +30,35 @@ func TestSidecarsOffChangeNothing(t *testing.T) {
 	}
 }
 
-// With a definition the API server deletes all objects of its kind: removing the chart must not do that. The API's comments become descriptions:
-// braces in them are text, which Helm must leave alone.
+// definitions are those that Helm makes at a first installation, before all else, and never deletes.
+func definitions(t *testing.T) (found []*apiextensionsv1.CustomResourceDefinition) {
+	t.Helper()
+	files, err := filepath.Glob(chartDir + "/crds/*.yaml")
+	must(t, err)
+	for _, file := range files {
+		// `helm show crds`, whose output people apply, prints the files one behind the other.
+		if !strings.HasPrefix(read(t, file), "---\n") {
+			t.Errorf("%s does not begin a document", file)
+		}
+		crd, is := decode(t, read(t, file)).(*apiextensionsv1.CustomResourceDefinition)
+		if !is {
+			t.Fatalf("%s is no definition", file)
+		}
+		found = append(found, crd)
+	}
+	return found
+}
+
+// With a definition the API server deletes all objects of its kind: nothing that removes the chart must do that, Argo CD included. One in a template
+// would be a second one: Helm refuses an object that it has just made from crds. The API's comments become descriptions, with their braces.
 func TestDefinitionsStayWhenTheChartIsRemoved(t *testing.T) {
 	scopes := map[string]apiextensionsv1.ResourceScope{}
-	for _, crd := range all[*apiextensionsv1.CustomResourceDefinition](rendering(t, withSidecars).objects) {
+	if made := rendering(t, withSidecars); len(all[*apiextensionsv1.CustomResourceDefinition](made.objects)) > 0 {
+		t.Error("a template renders definitions, which are in crds")
+	}
+	for _, crd := range definitions(t) {
 		scopes[crd.Name+" "+crd.Spec.Names.Kind] = crd.Spec.Scope
-		if crd.Annotations["helm.sh/resource-policy"] != "keep" || crd.Spec.Group != apiGroup || crd.Labels["app.kubernetes.io/instance"] != name {
+		if crd.Annotations["helm.sh/resource-policy"] != "keep" || crd.Spec.Group != apiGroup || crd.Labels["app.kubernetes.io/name"] != name {
 			t.Errorf("%s of group %s has the annotations %v, labels %v", crd.Name, crd.Spec.Group, crd.Annotations, crd.Labels)
 		}
 		version := crd.Spec.Versions[0]
@@ -71,7 +93,7 @@ func TestDefinitions_ports_areBounded(t *testing.T) {
 			walk(path, *s.Items.Schema)
 		}
 	}
-	for _, crd := range all[*apiextensionsv1.CustomResourceDefinition](rendering(t, withSidecars).objects) {
+	for _, crd := range definitions(t) {
 		walk("", *crd.Spec.Versions[0].Schema.OpenAPIV3Schema)
 	}
 	if ports < 5 {
@@ -101,32 +123,28 @@ func mounts(pod corev1.PodSpec, mount corev1.VolumeMount) bool {
 	return slices.ContainsFunc(pod.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return cmp.Equal(m, mount) })
 }
 
-// The definitions are among the chart's own objects: Helm takes no profile before the cluster has them, and says what to do then.
-func TestIstio_profile_isMadeWhereTheKindIsKnown(t *testing.T) {
+// One installation is enough: Helm makes the definitions before it looks for the profile's kind.
+func TestIstio_profile_isMadeAtOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		values string
-		kinds  []string
 		want   string // the profile's spec
 	}{
-		"the first installation": {values: withIstio},
-		"later": {
+		"as it is": {
 			withIstio,
-			[]string{profileKind},
 			"{handover: reuse-port, image: 'localhost/proxyv2:1', istio: {namespace: mesh, revision: ''}, " +
 				"namespaceSelector: {matchLabels: {sidecar-profile: istio}}, readiness: {startSeconds: 60}}",
 		},
 		"more of its spec": {
 			strings.Replace(withIstio, "namespace: mesh", "revision: 1-31, namespaceSelector: {matchLabels: null}, spec: {handover: none, readiness: {startSeconds: 9}, rollout: {maxNodes: 1}}", 1),
-			[]string{profileKind},
 			"{handover: none, image: 'localhost/proxyv2:1', istio: {namespace: istio-system, revision: 1-31}, namespaceSelector: {}, readiness: {startSeconds: 9}, rollout: {maxNodes: 1}}",
 		},
-		"off": {values: strings.Replace(withIstio, "istio: {enabled: true", "istio: {enabled: false", 1), kinds: []string{profileKind}},
+		"off": {values: strings.Replace(withIstio, "istio: {enabled: true", "istio: {enabled: false", 1)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			made := rendering(t, c.values, c.kinds...)
+			made := rendering(t, c.values)
 			spec, _ := at(made.custom(t, "ProxyProfile", ""), "spec").(map[string]any)
 			same(t, parse(t, c.want), spec, "profile")
-			expectWords(t, made.Notes, c.kinds == nil, "Run the same `helm upgrade` once more")
+			expectWords(t, made.Notes, false, "once more")
 		})
 	}
 }

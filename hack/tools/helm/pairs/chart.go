@@ -49,7 +49,7 @@ func samples() map[string][]any {
 	return map[string][]any{
 		"admission.waitResources": {nil}, "admission.waitTimeout": {"1m30s"},
 		"appArmorProfile": {object{"type": "Localhost", "localhostProfile": "agent"}},
-		"affinity":        {object{"nodeAffinity": object{"preferredDuringSchedulingIgnoredDuringExecution": list{}}}},
+		"affinity":        {object{"nodeAffinity": object{"preferredDuringSchedulingIgnoredDuringExecution": list{object{"weight": 1, "preference": object{"matchFields": list{object{"key": "metadata.name", "operator": "In", "values": list{"a"}}}}}}}}},
 		"clusterDNS":      {list{"10.96.0.10", "fd00::10"}},
 		"cniBinDir":       {"/usr/libexec/cni"}, "cniConfDir": {"/run/crio/net.d"}, "cniExcludeNamespaces": {list{"a-*"}},
 		"cniPluginSource": {"/plugin"}, "cniSocket": {"/run/agent/cni.sock"},

@@ -34,6 +34,21 @@ func (helm3) Render(ctx context.Context, request Request) (Release, error) {
 	return release, nil
 }
 
+func (helm3) Definitions(dir string, values map[string]any) (map[string]string, error) {
+	chart, err := loader.Load(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := chartutil.ProcessDependencies(chart, values); err != nil {
+		return nil, err
+	}
+	found := map[string]string{}
+	for _, crd := range chart.CRDObjects() {
+		found[crd.Filename] = string(crd.File.Data)
+	}
+	return found, nil
+}
+
 func (helm3) Lint(chart string, values map[string]any) (faults []error) {
 	lint := action.NewLint()
 	lint.Strict, lint.Namespace = true, "lint"

@@ -10,6 +10,7 @@ import (
 	"helm.sh/helm/v4/pkg/chart/common"
 	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"helm.sh/helm/v4/pkg/chart/v2/util"
 	v1 "helm.sh/helm/v4/pkg/release/v1"
 )
 
@@ -37,6 +38,21 @@ func (helm4) Render(ctx context.Context, request Request) (Release, error) {
 		release.Hooks = append(release.Hooks, Hook{strings.TrimSpace(h.Manifest), h.Weight, fmt.Sprint(h.Events, h.DeletePolicies)})
 	}
 	return release, nil
+}
+
+func (helm4) Definitions(dir string, values map[string]any) (map[string]string, error) {
+	chart, err := loader.Load(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := util.ProcessDependencies(chart, values); err != nil {
+		return nil, err
+	}
+	found := map[string]string{}
+	for _, crd := range chart.CRDObjects() {
+		found[crd.Filename] = string(crd.File.Data)
+	}
+	return found, nil
 }
 
 func (helm4) Lint(chart string, values map[string]any) (faults []error) {

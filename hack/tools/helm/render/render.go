@@ -47,6 +47,8 @@ type Engine interface {
 	Render(context.Context, Request) (Release, error)
 	// Lint returns what `helm lint --strict` has against a chart with values.
 	Lint(chart string, values map[string]any) []error
+	// Definitions returns the files that Helm makes before the others at an installation, by their names.
+	Definitions(chart string, values map[string]any) (map[string]string, error)
 }
 
 // Engines are both versions, by their names.

@@ -1,0 +1,68 @@
+{{- /*
+What the agent sees of the node, each at the node's own path, because the runtime answers with such paths.
+Sockets are mounted by their directory: a restarted runtime makes a new socket file, and a mounted file would stay the old one.
+Docker's socket is in /var/run itself, which the agent must not get: only the file is mounted, and the agent must be restarted with Docker.
+*/ -}}
+{{- define "agent.allHostPaths" -}}
+{{- $node := include "agent.node" . | fromJson -}}
+{{- $socket := trimPrefix "unix://" $node.endpoint -}}
+- {name: netns, path: /var/run/netns, type: DirectoryOrCreate}
+{{- if and $socket (has (dir $socket) (list "/run" "/var/run")) }}
+- {name: runtime, path: {{ $socket | quote }}, type: Socket}
+{{- else if $socket }}
+- {name: runtime, path: {{ dir $socket | quote }}, type: Directory, value: {{ printf "the runtime's socket %s" $socket | quote }}}
+{{- else if eq $node.runtime "auto" }}
+- {name: containerd, path: /run/containerd, type: DirectoryOrCreate, value: "the runtime's socket"}
+- {name: crio, path: /var/run/crio, type: DirectoryOrCreate, value: "the runtime's socket"}
+{{- else if eq $node.runtime "containerd" }}
+- {name: containerd, path: /run/containerd, type: Directory, value: "the runtime's socket"}
+{{- else if eq $node.runtime "crio" }}
+- {name: crio, path: /var/run/crio, type: Directory, value: "the runtime's socket"}
+{{- else }}
+- {name: docker, path: /var/run/docker.sock, type: Socket}
+{{- end }}
+{{- if eq .Values.containerRuntime "docker" }}
+- {name: docker-netns, path: /var/run/docker/netns, type: DirectoryOrCreate}
+{{- end }}
+{{- if ne (include "agent.nri" .) "off" }}
+- {name: nri, path: {{ dir .Values.nriSocket | quote }}, type: DirectoryOrCreate, value: {{ printf "nriSocket=%s" .Values.nriSocket | quote }}}
+{{- end }}
+{{- if eq (include "agent.cni" .) "install" }}
+{{- /* Whoever can write to the directory of programs is root on the node: the agent sees it read-only, the init container puts the plugin there. */}}
+- {name: cni-bin, path: {{ $node.bin | quote }}, type: DirectoryOrCreate, value: {{ printf "cniBinDir=%s" $node.bin | quote }}}
+- {name: cni-conf, path: {{ $node.conf | quote }}, type: DirectoryOrCreate, writable: true, value: {{ printf "cniConfDir=%s" $node.conf | quote }}}
+- {name: cni-socket, path: {{ dir .Values.cniSocket | quote }}, type: DirectoryOrCreate, writable: true, value: {{ printf "cniSocket=%s" .Values.cniSocket | quote }}}
+{{- else if eq (include "agent.cni" .) "uninstall" }}
+- {name: cni-conf, path: {{ $node.conf | quote }}, type: DirectoryOrCreate, writable: true, value: {{ printf "cniConfDir=%s" $node.conf | quote }}}
+{{- end }}
+{{- if .Values.sidecars.enabled }}
+{{- /* The proxies' files, in memory. Their logs are beside those of their pods' containers, where people and collectors look. */}}
+- {name: sidecars, path: /run/istio-pod-network-controller/sidecars, type: DirectoryOrCreate, writable: true}
+- {name: shared, path: {{ include "agent.sharedRoot" . }}, type: DirectoryOrCreate, writable: true}
+- {name: pod-logs, path: /var/log/pods, type: Directory, writable: true}
+{{- end }}
+{{- end -}}
+
+{{- /*
+The same, each path once: a pod may mount nothing twice. A runtime may have its NRI socket beside its own. What the agent may write has a directory of its
+own, or it could write the other's, too.
+*/ -}}
+{{- define "agent.hostPaths" -}}
+{{- $kept := list -}}
+{{- $at := dict -}}
+{{- range include "agent.allHostPaths" . | fromYamlArray -}}
+{{- $before := get $at .path | default dict -}}
+{{- if not $before -}}
+{{- $_ := set $at .path . -}}
+{{- $kept = append $kept . -}}
+{{- else if or .writable $before.writable -}}
+{{- fail (printf "%s: the agent has the directory %s for %s, too, and may write to it for one of the two only; name another directory" (.value | default .name) .path ($before.value | default $before.name)) -}}
+{{- end -}}
+{{- end -}}
+{{- with include "agent.healthSocket" . | dir -}}
+{{- with get $at . -}}
+{{- fail (printf "healthAddr=%s: the agent has the node's directory %s for %s, and this socket needs one of the pod's own; name another directory" $.Values.healthAddr .path (.value | default .name)) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $kept -}}
+{{- end -}}
