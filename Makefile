@@ -85,9 +85,9 @@ test-kernel: ## Run the tests that program real network namespaces; fail where t
 	CGO_ENABLED=1 go test -race -count=1 ./internal/netns/... ./test/kerneltest/... ./iptables/...
 
 .PHONY: test-kernels
-test-kernels: ## Run those tests on Debian's kernels KERNELS (5.10 6.1 6.12) in virtual machines, of the packages PACKAGES (all). ACCEL=kvm where there is KVM
+test-kernels: ## Run those tests on Debian's kernels KERNELS (5.10 6.1 6.12) in virtual machines, of the packages PACKAGES (all), tests TESTS (all), with APPEND on the kernel's command line. ACCEL=kvm where there is KVM
 	@hack/preflight.sh test kernel kernels
-	nice $(QUICK_GO) -C hack run ./kernels $(if $(PACKAGES),-packages '$(PACKAGES)') $(CURDIR) $(or $(KERNELS),5.10 6.1 6.12)
+	nice $(QUICK_GO) -C hack run ./kernels $(if $(PACKAGES),-packages '$(PACKAGES)') $(if $(TESTS),-tests '$(TESTS)') $(if $(APPEND),-append '$(APPEND)') $(CURDIR) $(or $(KERNELS),5.10 6.1 6.12)
 
 .PHONY: test-runtimes
 test-runtimes: ## Run the tests with real container runtimes, of containerd also VERSIONS (2.2.5, which has a known fault, and 1.7.35); needs root

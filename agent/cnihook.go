@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"istio-pod-network-controller/controllers"
-	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/runtime/cni"
 	"istio-pod-network-controller/runtime/cni/install"
@@ -69,7 +68,7 @@ func (c cniHook) rulesMissing(ctx context.Context, s podnet.Sandbox) bool {
 	if errPod != nil || errNamespace != nil {
 		return false // unknown; most pods ask for no rules
 	}
-	if asked, err := intent.Of(pod, ns, core.programmer.Config); err == nil && !asked.Redirect {
+	if asked, err := core.programmer.Intent(ctx, s, pod, ns); err == nil && !asked.Redirect {
 		return false
 	}
 	present, err := core.programmer.Backend.Present(ctx, s.Place())

@@ -247,6 +247,40 @@ func TestCheckKnowsWhatThePodAsksFor(t *testing.T) {
 	}
 }
 
+// Who chooses a profile asks for rules, too.
+func TestCheck_podOfAManagedProxy_rulesMissing_fails(t *testing.T) {
+	c := newTestCNIHook(t, &fakeNamespace{errApply: errSome}, "", nil)
+	core, err := c.core.get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	core.programmer.Pods, core.programmer.Proxies = chosen{core.programmer.Pods}, oneProxy{}
+	s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u-1", ID: "8f5e", NetNS: "/run/netns/x"}
+	if err := c.Check(t.Context(), s); !errors.Is(err, errSome) {
+		t.Error(err)
+	}
+}
+
+// chosen has each pod choose a profile.
+type chosen struct{ controllers.Pods }
+
+func (c chosen) Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+	pod, err := c.Pods.Pod(ctx, s)
+	if err == nil {
+		pod.Annotations = map[string]string{intent.KeySidecar: "edge"}
+	}
+	return pod, err
+}
+
+// oneProxy is a proxy for each pod.
+type oneProxy struct{ controllers.Proxies }
+
+func (oneProxy) Managed(context.Context, podnet.Sandbox, string, *corev1.Pod, *corev1.Namespace) *intent.ManagedProxy {
+	return &intent.ManagedProxy{Profile: "edge", UID: 1337, GID: 1337, OutboundPort: 15001, InboundPort: 15006}
+}
+
+func (oneProxy) Follow(podnet.Sandbox, controllers.Hook, string) {}
+
 // flakyPods fails once.
 type flakyPods struct {
 	controllers.Pods

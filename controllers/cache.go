@@ -56,8 +56,10 @@ func stripPod(obj any) (any, error) {
 			out.Status.Conditions = append(out.Status.Conditions, c)
 		}
 	}
-	for _, s := range pod.Status.ContainerStatuses {
-		out.Status.ContainerStatuses = append(out.Status.ContainerStatuses, corev1.ContainerStatus{Name: s.Name, ContainerID: s.ContainerID})
+	out.Status.ContainerStatuses = nil
+	for i := range pod.Status.ContainerStatuses {
+		s := &pod.Status.ContainerStatuses[i]
+		out.Status.ContainerStatuses = append(out.Status.ContainerStatuses, corev1.ContainerStatus{Name: s.Name, ContainerID: s.ContainerID, User: intent.StripUser(s.User)})
 	}
 	return out, nil
 }

@@ -12,25 +12,43 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/podreport"
 )
 
-// refuse ends a visit with a fault that the pod's owner has to correct. Existing rules stay, and are repaired.
+// refuse ends a visit with a fault that the pod's owner has to correct. Existing rules stay, and are repaired: what somebody gets wrong in a running
+// pod's annotations is a note, and takes the pod out of no Service. Rules that cannot tell the proxy from the application are no rules to rely on.
 func (p *Programmer) refuse(ctx context.Context, v visit) outcome {
 	s, kept, errKeep := p.keep(ctx, v)
 	if errors.Is(errKeep, errOvertaken) {
 		return outcome{result: Failed, err: errKeep}
 	}
 	v.sandbox = s
-	err := error(permanentError{errors.Join(v.wrong, errKeep)})
-	if kept {
-		err = keptError{err}
+	reason := podreport.ReasonInvalidAnnotation
+	if _, unknown := errors.AsType[*intent.OwnerError](v.wrong); unknown {
+		reason = podreport.ReasonProxyUnknown
 	}
-	return outcome{
-		result: Failed, err: err, report: new(reportOf(v, podreport.StatusFailed, podreport.ReasonInvalidAnnotation, v.wrong.Error())),
+	out := outcome{
+		result: Failed, err: permanentError{errors.Join(v.wrong, errKeep)}, report: new(reportOf(v, podreport.StatusFailed, reason, v.wrong.Error())),
 		note: func(l *Ledger) { l.Mark(s, InvalidPod, errKeep != nil) },
 	}
+	if !kept {
+		return out
+	}
+	out.err = keptError{out.err}
+	if known, _ := p.Ledger.Of(s.UID); reason == podreport.ReasonInvalidAnnotation {
+		ready := true
+		if p.Proxies != nil {
+			if now, runs := p.Proxies.Ready(s); runs {
+				ready = now
+			}
+		}
+		r := programmed(v, known.compiled, known.Findings, ready, "the rules are those of before a wrong edit")
+		r.Notes = "without effect: " + v.wrong.Error()
+		out.report = &r
+	}
+	return out
 }
 
 // refuseProxy ends a visit to a pod that has chosen a profile and cannot have a proxy. The pod starts all the same, unless RequireProxies is set,

@@ -251,7 +251,7 @@ func newBench(t testing.TB) *bench {
 func askingPod() *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "shop", Name: "cart", UID: "uid-1", Annotations: map[string]string{intent.KeyInitialize: "true"},
-	}}
+	}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: intent.ProxyContainer}}}}
 }
 
 func (b *bench) ensure(t *testing.T, want Result) {

@@ -17,9 +17,9 @@ import (
 
 // Listeners reads the listening TCP sockets of a pod.
 type Listeners interface {
-	// Listening returns the ports that others can reach: at another address than the pod's loopback ones, and of another user than the proxy's.
-	// They are sorted, and bounded in number.
-	Listening(ctx context.Context, at podnet.Place, proxyUID uint32) ([]uint16, error)
+	// Listening returns the ports that others can reach: at another address than the pod's loopback ones, and of another user than the proxy's, which
+	// isProxy knows by the node's number. They are sorted, and bounded in number.
+	Listening(ctx context.Context, at podnet.Place, isProxy func(uid uint32) bool) ([]uint16, error)
 	// Unheard returns the given ports on which nobody listens.
 	Unheard(ctx context.Context, at podnet.Place, ports []uint16) ([]uint16, error)
 }
@@ -41,7 +41,7 @@ func listening(ctx context.Context, from Listeners, v visit, found Findings) (no
 	case from == nil, v.by.early(), !found.listeningAt.IsZero() && time.Since(found.listeningAt) < listeningPause:
 		return found, ""
 	}
-	ports, err := from.Listening(ctx, v.sandbox.Place(), spec.ProxyUID)
+	ports, err := from.Listening(ctx, v.sandbox.Place(), v.isProxy)
 	if err != nil {
 		log.FromContext(ctx).V(1).Info("listening ports not read", "reason", err.Error())
 		return found, ""
@@ -59,6 +59,17 @@ func listening(ctx context.Context, from Listeners, v visit, found Findings) (no
 		return found, ""
 	}
 	return found, "inbound ports that are captured now: " + list
+}
+
+// idsOfPod is how many users a pod with hostUsers: false has. The kubelet gives it numbers of the node that begin at a multiple of it (KEP-127).
+const idsOfPod = 65536
+
+// isProxy reports whether a user of the node is the pod's proxy.
+func (v visit) isProxy(uid uint32) bool {
+	if own := v.pod.Spec.HostUsers; own != nil && !*own {
+		uid %= idsOfPod
+	}
+	return uid == v.intent.Spec.ProxyUID
 }
 
 // proxyPatience is how long after its start a pod's proxy may not listen yet, and the time between two looks at a proxy that listens.

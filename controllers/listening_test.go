@@ -15,6 +15,7 @@ import (
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/podreport"
+	"istio-pod-network-controller/iptables"
 )
 
 // fakeListeners are the listening sockets of all pods.
@@ -31,9 +32,24 @@ func (f *fakeListeners) Unheard(_ context.Context, _ podnet.Place, of []uint16) 
 	return slices.DeleteFunc(slices.Clone(of), func(p uint16) bool { return slices.Contains(f.ports, p) }), f.err
 }
 
-func (f *fakeListeners) Listening(context.Context, podnet.Place, uint32) ([]uint16, error) {
+func (f *fakeListeners) Listening(context.Context, podnet.Place, func(uint32) bool) ([]uint16, error) {
 	f.asked++
 	return slices.Clone(f.ports), f.err
+}
+
+// The kernel names users by the node's numbers, and a manifest by the pod's.
+func TestIsProxy_podWithOwnUsers_isKnownByTheNodesNumber(t *testing.T) {
+	v := visit{pod: askingPod(), intent: intent.Intent{Spec: iptables.DefaultSpec()}}
+	for _, c := range []struct {
+		own  bool
+		uid  uint32
+		want bool
+	}{{false, 1337, true}, {false, 65536 + 1337, false}, {true, 3*65536 + 1337, true}, {true, 3*65536 + 1000, false}} {
+		v.pod.Spec.HostUsers = new(!c.own)
+		if got := v.isProxy(c.uid); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
 }
 
 func TestAReportNamesThePortsThatAreCaptured(t *testing.T) {

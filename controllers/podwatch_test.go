@@ -194,7 +194,10 @@ func TestWhichChangesOfAPodMatter(t *testing.T) {
 		"a label":                 {change: func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} }, want: true},
 		"a new address":           {change: func(p *corev1.Pod) { p.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.1"}} }, want: true},
 		"a new container":         {change: func(p *corev1.Pod) { p.Status.ContainerStatuses = []corev1.ContainerStatus{{ContainerID: "x"}} }, want: true},
-		"a container of the spec": {change: func(p *corev1.Pod) { p.Spec.Containers = []corev1.Container{{Name: "istio-proxy"}} }, want: true},
+		"a container of the spec": {change: func(p *corev1.Pod) { p.Spec.Containers = []corev1.Container{{Name: "proxy"}} }, want: true},
+		"as whom a container runs": {change: func(p *corev1.Pod) {
+			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "istio-proxy", User: &corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{UID: 1}}}}
+		}, want: true},
 		"the sandbox's state": {change: func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers}}
 		}, want: true},

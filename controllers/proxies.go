@@ -19,6 +19,11 @@ func withProxies(ctx context.Context, c intent.Config, proxies Proxies, s podnet
 	return c
 }
 
+// Intent returns what the pod of a sandbox asks for, with the proxies that the agent runs.
+func (p *Programmer) Intent(ctx context.Context, s podnet.Sandbox, pod *corev1.Pod, ns *corev1.Namespace) (intent.Intent, error) {
+	return intent.Of(pod, ns, withProxies(ctx, p.Config, p.Proxies, s))
+}
+
 // follow has the sandbox's proxy looked after. profile is the pod's choice, or "". A sandbox that was not found yet has no proxy.
 func follow(proxies Proxies, v visit, profile string) {
 	if proxies != nil && v.sandbox.ID != "" {

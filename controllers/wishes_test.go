@@ -49,7 +49,7 @@ func TestEnsure_namespaceDefaultChanges_rulesFollow(t *testing.T) {
 	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !Permanent(err) || !strings.HasPrefix(err.Error(), "annotation "+ports+" of namespace shop: ") {
 		t.Errorf("error %v", err)
 	}
-	if got := b.lastReport(t); got.Status != podreport.StatusFailed || b.backend.held["/netns/1"] == "" {
+	if got := b.lastReport(t); got.condition() != "True" || !strings.Contains(got.Notes, "of namespace shop") || b.backend.held["/netns/1"] == "" {
 		t.Errorf("report %+v", got)
 	}
 	b.pods.pod.Annotations[ports] = "9999"

@@ -7,7 +7,7 @@ import "net/netip"
 func direct() Action                { return Action{Verb: Return} }
 func redirectTo(port uint16) Action { return Action{Verb: Redirect, Port: port} }
 func mark(m uint32) Action          { return Action{Verb: SetMark, Num: m} }
-func zone(number uint32) Action     { return Action{Verb: Zone, Num: number} }
+func localZone() Action             { return Action{Verb: Zone, Num: zoneLocal} }
 func oneWay(number uint32) Action   { return Action{Verb: ZoneOneWay, Num: number} }
 func jump(chain string) Action      { return Action{Verb: Jump, Chain: chain} }
 func leaveTo(chain string) Action   { return Action{Verb: Goto, Chain: chain} }

@@ -13,6 +13,9 @@ func Diff(want, have Ruleset) (d Drift) {
 	case have.Routing && !want.Routing:
 		d = append(d, Difference{KindRoute, "+ " + routeCommands})
 	}
+	if want.Routing && have.Unsourced {
+		d = append(d, Difference{KindRoute, "- net.ipv4.conf.all.accept_local=1, without which src_valid_mark=1 drops what comes in"})
+	}
 	return d
 }
 

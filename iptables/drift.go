@@ -123,6 +123,8 @@ type Outcome struct {
 	Drift Drift
 	// Preempted are rules of others that decide about packets before ours, one line each. They are left alone.
 	Preempted []string
+	// Around reports that some were left out because of the namespace's addresses and devices, whose changes the kernel does not count.
+	Around bool
 	// Provisional reports that the rules stand in the second table. The kernel does not count it as a change when the owner of the first ends.
 	Provisional bool
 	// Transactions is the least number of nf_tables transactions that were made; 0 if none, or if that is not known.

@@ -167,7 +167,7 @@ func (c Cond) valueText() string {
 	name, ok := map[Cond]string{
 		{Field: Family, Num: IPv4}: "ipv4", {Field: Family, Num: IPv6}: "ipv6",
 		{Field: InIndex, Num: LoopbackIndex}: `"lo"`, {Field: OutIndex, Num: LoopbackIndex}: `"lo"`,
-		{Field: Protocol, Num: TCP}: "tcp", {Field: Protocol, Num: UDP}: "udp",
+		{Field: Protocol, Num: TCP}: "tcp", {Field: Protocol, Num: UDP}: "udp", {Field: Protocol, Num: ICMP}: "icmp", {Field: Protocol, Num: ICMPv6}: "ipv6-icmp",
 		{Field: SrcType, Num: Local}: "local", {Field: DstType, Num: Local}: "local", {Field: TCPFlags, Num: OpeningFlags}: "syn", {Field: TCPFlags, Num: AnsweringFlags}: "syn | ack", {Field: Direction, Num: Reply}: "reply",
 		{Field: State, Num: Invalid}: "invalid", {Field: State, Num: Established | Related}: "established,related",
 		{Field: State, Num: lostStates}: "invalid,new,established,untracked",

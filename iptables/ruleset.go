@@ -19,6 +19,8 @@ type Ruleset struct {
 	// Routing sends packets with RouteMark through RouteTable, whose only route delivers everything to the namespace itself: a rule and a route
 	// for each family.
 	Routing bool
+	// Unsourced is set of a namespace whose settings defeat Routing: net.ipv4.conf.all.src_valid_mark without accept_local. It is never wanted.
+	Unsourced bool
 }
 
 // Set is a named set of ports, of ranges of ports, or of prefixes of one family. It is canonical: sorted, without duplicates and overlaps.
@@ -97,7 +99,7 @@ type Field uint8
 // The fields, and the member of Cond that holds their value.
 const (
 	Family       Field = iota + 1 // Num: IPv4 or IPv6
-	Protocol                      // Num: TCP or UDP
+	Protocol                      // Num: TCP, UDP, ICMP or ICMPv6
 	InIface                       // Text
 	OutIface                      // Text
 	InIndex                       // Num: an interface's index, which stays when its name changes
@@ -127,8 +129,10 @@ const (
 	IPv4 = 2
 	IPv6 = 10
 
-	TCP = 6
-	UDP = 17
+	TCP    = 6
+	UDP    = 17
+	ICMP   = 1
+	ICMPv6 = 58
 
 	// LoopbackIndex is the index of the loopback interface in every network namespace (LOOPBACK_IFINDEX), whatever its name.
 	LoopbackIndex = 1

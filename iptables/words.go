@@ -215,7 +215,7 @@ func (c Cond) value(sets []Set) string {
 		return "an interface without a name"
 	case c.Field == State:
 		return strings.ToLower(stateNames(c.Num))
-	case c.Field == Protocol && c.Num != TCP && c.Num != UDP:
+	case c.Field == Protocol && !slices.Contains([]uint32{TCP, UDP, ICMP, ICMPv6}, c.Num):
 		return "protocol " + strconv.FormatUint(uint64(c.Num), 10)
 	}
 	return c.valueText()

@@ -25,7 +25,7 @@ func zones(s Spec) []Chain {
 	out, in := &rules{}, &rules{}
 	for _, owner := range s.owners() {
 		out.add("the proxy asking a resolver", oneWay(zoneUpstream), udp(), port(dnsPort), owner)
-		out.add("the proxy answering the application", zone(zoneLocal), udp(), num(SrcPort, resolverPort), owner)
+		out.add("the proxy answering the application", localZone(), udp(), num(SrcPort, resolverPort), owner)
 	}
 	for _, u := range s.ExcludeUsers {
 		if u.Port == 0 || u.Port == dnsPort {
@@ -34,17 +34,20 @@ func zones(s Spec) []Chain {
 		}
 	}
 	for _, conds := range resolvers {
-		out.add("the application asking", zone(zoneLocal), append(conds, udp(), port(dnsPort))...)
+		out.add("the application asking", localZone(), append(conds, udp(), port(dnsPort))...)
 	}
 	if s.RerouteDNS { // others need no zone: their answers come from the resolver
 		for _, name := range s.RerouteInterfaces {
 			for _, conds := range resolvers {
-				in.add("a virtual machine asking", zone(zoneLocal), append(conds, iif(name), udp(), port(dnsPort))...)
+				in.add("a virtual machine asking", localZone(), append(conds, iif(name), udp(), port(dnsPort))...)
 			}
 		}
 	}
 	lookups := &rules{}
 	lookups.add("lookups, and nothing else", jump(chainLookups), udp())
+	// Without its zone the kernel's answer that nobody listens is about no connection, and the application waits for seconds.
+	lookups.add("that nobody answers lookups", localZone(), num(Family, IPv4), outLo(), proto(ICMP))
+	lookups.add("that nobody answers lookups", localZone(), num(Family, IPv6), outLo(), proto(ICMPv6))
 	return slices.Concat(chain(chainDNSOut, Filter, Output, rawPriority, *lookups), chain(chainLookups, Filter, "", rawPriority, *out),
 		chain(chainDNSIn, Filter, Prerouting, rawPriority, *in))
 }

@@ -53,7 +53,11 @@ func clusterCases() map[string]changed {
 		}, check: "agent-reports", level: Warn, want: "a/b refused"},
 		"an agent that has become ready since it said that it was not": {change: func(f *Facts) {
 			f.Agents[0].Status.Ready, f.Agents[0].Status.Time, f.Agents[0].Since = false, now.Add(-5*time.Second), now.Add(-3*time.Second)
-		}, check: "agent-reports", level: Warn, want: "nothing new: n1"},
+		}, check: "agent-reports", level: OK},
+		"and its hooks are those of before": {change: func(f *Facts) {
+			f.Agents[0].Status.Ready, f.Agents[0].Status.Time, f.Agents[0].Since = false, now.Add(-5*time.Second), now.Add(-3*time.Second)
+			f.Agents[0].Status.Hook = []agentstatus.Hook{{Name: "nri", Message: "not connected"}}
+		}, check: "early-hook", level: OK},
 		"an agent that has said so since": {change: func(f *Facts) {
 			f.Agents[0].Status.Ready, f.Agents[0].Status.Time, f.Agents[0].Since = false, now, now.Add(-3*time.Second)
 		}, check: "agent-reports", level: Fail, want: "n1"},
@@ -178,18 +182,22 @@ func podCases() map[string]changed {
 		"a mistyped annotation of a namespace": {change: func(f *Facts) {
 			f.Misplaced = map[string][]string{"shop": {"x is a label: make it an annotation"}}
 		}, check: "mistyped-keys", level: Warn, want: "namespace shop: x is a label"},
-		"a wrong annotation":             {change: func(f *Facts) { f.Pods[0].Fault, f.Pods[0].Redirect = "value \"x\"", false }, check: "pod-settings", level: Warn, want: `shop/cart: value "x"`},
-		"a pod that names a profile":     {change: func(f *Facts) { f.Pods[0].Redirect, f.Pods[0].Reason = false, intent.SidecarsOff }, check: "pod-settings", level: OK},
-		"a pod that cannot have it":      {change: func(f *Facts) { f.Pods[0].Redirect, f.Pods[0].Reason = false, intent.HostNetwork }, check: "pod-settings", level: Warn, want: "hostNetwork"},
-		"a namespace without proxies":    {change: func(f *Facts) { f.Namespaces["empty"] = map[string]string{intent.KeyInitialize: "true"} }, check: "namespaces-without-effect", level: Warn, want: "empty"},
-		"a node that keeps its taint":    {change: func(f *Facts) { f.Nodes[0].Taints = []string{startupTaintKey} }, check: "startup-taint", level: Fail, want: "n1"},
-		"a taint that nobody takes off":  {change: func(f *Facts) { f.Nodes[0].Taints = []string{startupTaintKey}; f.DaemonSets[0].Args = nil }, check: "startup-taint", level: Fail, want: "--startup-taint"},
-		"a node that has just joined":    {change: func(f *Facts) { f.Nodes[0].Taints, f.Nodes[0].Since = []string{startupTaintKey}, now }, check: "startup-taint", level: OK},
-		"an autoscaler without the key":  {change: func(f *Facts) { f.Autoscaler = &Autoscaler{Name: "kube-system/ca"} }, check: "autoscaler", level: Warn, want: "kube-system/ca"},
-		"an autoscaler with the key":     {change: func(f *Facts) { f.Autoscaler = &Autoscaler{Name: "kube-system/ca", KnowsTaint: true} }, check: "autoscaler", level: OK},
-		"a CNI entry without agent":      {change: func(f *Facts) { f.Leftovers, f.Agents = []string{"n2", "n2"}, f.Agents[:1] }, check: "leftover-cni-entry", level: Fail, want: "of n2:"},
-		"an event of a mended entry":     {change: func(f *Facts) { f.Leftovers = []string{"n2"} }, check: "leftover-cni-entry", level: OK},
-		"policies of a removed release":  {change: func(f *Facts) { f.DaemonSets = nil }, check: "leftover-objects", level: Warn, want: "validatingadmissionpolicy/agent"},
+		"a wrong annotation":            {change: func(f *Facts) { f.Pods[0].Fault, f.Pods[0].Redirect = "value \"x\"", false }, check: "pod-settings", level: Warn, want: `shop/cart: value "x"`},
+		"a pod that names a profile":    {change: func(f *Facts) { f.Pods[0].Redirect, f.Pods[0].Reason = false, intent.SidecarsOff }, check: "pod-settings", level: OK},
+		"a pod that cannot have it":     {change: func(f *Facts) { f.Pods[0].Redirect, f.Pods[0].Reason = false, intent.HostNetwork }, check: "pod-settings", level: Warn, want: "hostNetwork"},
+		"a namespace without proxies":   {change: func(f *Facts) { f.Namespaces["empty"] = map[string]string{intent.KeyInitialize: "true"} }, check: "namespaces-without-effect", level: Warn, want: "empty"},
+		"a node that keeps its taint":   {change: func(f *Facts) { f.Nodes[0].Taints = []string{startupTaintKey} }, check: "startup-taint", level: Fail, want: "n1"},
+		"a taint that nobody takes off": {change: func(f *Facts) { f.Nodes[0].Taints = []string{startupTaintKey}; f.DaemonSets[0].Args = nil }, check: "startup-taint", level: Fail, want: "--startup-taint"},
+		"a node that has just joined":   {change: func(f *Facts) { f.Nodes[0].Taints, f.Nodes[0].Since = []string{startupTaintKey}, now }, check: "startup-taint", level: OK},
+		"an autoscaler without the key": {change: func(f *Facts) { f.Autoscaler = &Autoscaler{Name: "kube-system/ca"} }, check: "autoscaler", level: Warn, want: "kube-system/ca"},
+		"an autoscaler with the key":    {change: func(f *Facts) { f.Autoscaler = &Autoscaler{Name: "kube-system/ca", KnowsTaint: true} }, check: "autoscaler", level: OK},
+		"a CNI entry without agent":     {change: func(f *Facts) { f.Leftovers, f.Agents = []string{"n2", "n2"}, f.Agents[:1] }, check: "leftover-cni-entry", level: Fail, want: "of n2:"},
+		"an event of a mended entry":    {change: func(f *Facts) { f.Leftovers = []string{"n2"} }, check: "leftover-cni-entry", level: OK},
+		"policies of a removed release": {change: func(f *Facts) { f.DaemonSets = nil }, check: "leftover-objects", level: Warn, want: "validatingadmissionpolicy/agent"},
+		"an agent under another label": {change: func(f *Facts) {
+			f.DaemonSets = []DaemonSet{{Namespace: "agents", Name: "umbrella", Images: []string{"example.com/istio-pod-network-controller@sha256:0"}}}
+			f.Policies, f.APIs.Ours = nil, true
+		}, check: "leftover-objects", level: Warn, want: "agents/umbrella"},
 		"definitions of a removed one":   {change: func(f *Facts) { f.DaemonSets, f.Policies, f.APIs.Ours = nil, nil, true }, check: "leftover-objects", level: Warn, want: "ProxyProfiles"},
 		"no agent's pod at all":          {change: func(f *Facts) { f.Agents = nil }, check: "agents-ready", level: OK, want: "2 of 2"},
 		"many names are not all printed": {change: func(f *Facts) { f.Leftovers, f.Agents = []string{"a", "b", "c", "d", "e", "f", "g"}, nil }, check: "leftover-cni-entry", level: Fail, want: "a, b, c, d, e and 2 more"},

@@ -101,7 +101,7 @@ type Pod struct {
 	// Istios reports whether Istio programs the pod. The next two are what the agent's rules do to it in the place of Istio's.
 	Istios          bool
 	Fails           string   // why they refuse the pod
-	MeetNoProxy     []string // init containers whose connections were open and are refused
+	MeetNoProxy     []string // init containers that are redirected, or would be in Istio's place, before the proxy listens
 	DualStackProxy  bool     // ISTIO_DUAL_STACK is true
 	Families        int
 	Asked, Redirect bool

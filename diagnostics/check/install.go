@@ -111,8 +111,7 @@ func agentReports(f *Facts) finding {
 			broken = append(broken, a.Node+": "+a.Fault)
 		case s == nil:
 			silent = append(silent, a.Node)
-		case !s.Ready && s.Outdated(a.Since, f.Now):
-			silent = append(silent, a.Node)
+		case s.Outdated(a.Since, f.Now): // it is ready since a moment, and writes that soon
 		case !s.Ready:
 			broken = append(broken, a.Node+": "+strings.Join(s.NotReady, "; "))
 		case s.LastError != nil && f.Now.Sub(s.LastError.Time) < recent:
@@ -134,8 +133,9 @@ func agentReports(f *Facts) finding {
 
 func earlyHook(f *Facts) finding {
 	node := func(a Agent) string { return a.Node }
-	known := listed(f.Agents, func(a Agent) bool { return a.Status != nil }, node)
-	late := listed(f.Agents, func(a Agent) bool { return a.Status != nil && !asksEarly(a) }, node)
+	said := func(a Agent) bool { return a.Status != nil && !a.Status.Outdated(a.Since, f.Now) }
+	known := listed(f.Agents, said, node)
+	late := listed(f.Agents, func(a Agent) bool { return said(a) && !asksEarly(a) }, node)
 	switch {
 	case len(known) == 0:
 		return finding{}

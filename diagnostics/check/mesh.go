@@ -62,14 +62,14 @@ func istioPods(f *Facts) finding {
 	return fine(printable.Count(istios, "pod") + " that Istio programs can have the agent's rules")
 }
 
-// initContainers names the pods whose init containers istio-init left in peace.
+// initContainers names the pods whose init containers are redirected before the proxy listens: istio-init, which runs last, leaves them in peace.
 func initContainers(f *Facts) finding {
 	meet := listed(f.Pods, func(p Pod) bool { return len(p.MeetNoProxy) > 0 }, func(p Pod) string { return fmt.Sprintf("%s (%s)", p, some(p.MeetNoProxy)) })
 	if len(meet) == 0 {
-		return fine("no init container loses its network when istio-init goes")
+		return fine("no init container is redirected before its proxy listens")
 	}
-	return warning("init containers that run before istio-init would be redirected to a proxy that does not listen yet: "+some(meet),
-		"have Istio inject native sidecars, or give these init containers the proxy's runAsUser (docs/migrate-istio-init.md)")
+	return warning("init containers that run before the proxy listens, and whose redirected connections are refused: "+some(meet),
+		"have Istio inject native sidecars and list these containers behind, or give them the proxy's runAsUser (docs/redirection.md, who is the proxy)")
 }
 
 // project is another one whose node agent programs pods or chains a CNI plugin.

@@ -49,6 +49,10 @@ func leftoverObjects(f *Facts) finding {
 	for _, p := range f.Policies {
 		left = append(left, strings.ToLower(p.Kind)+"/"+p.Name)
 	}
+	if running := names(f.DaemonSets, func(d DaemonSet) bool { return d.runs(imageName) }); len(running) > 0 {
+		return warning("no agent has the label app.kubernetes.io/name=istio-pod-network-controller, and this runs its image: "+some(running),
+			"delete nothing before it is clear what that is: it may be the agent under another label")
+	}
 	if len(left) > 0 {
 		return warning("there is no agent, and policies of a removed release are still there: "+some(left),
 			"delete them: kubectl delete "+strings.Join(firstOf(left), " "))
@@ -59,6 +63,9 @@ func leftoverObjects(f *Facts) finding {
 	}
 	return fine("nothing of a removed release")
 }
+
+// imageName is the last part of the agent's image, in whatever registry.
+const imageName = "istio-pod-network-controller"
 
 func firstOf(names []string) []string { return names[:min(len(names), maxNamed)] }
 

@@ -59,6 +59,9 @@ func podOf(pod *corev1.Pod, namespace map[string]string, config intent.Config) P
 	if p.Redirect {
 		p.OutboundPort, p.InboundPort = asks.Spec.OutboundPort, asks.Spec.InboundPort
 	}
+	if p.Redirect && p.Profile == "" {
+		p.MeetNoProxy = intent.BeforeProxy(pod, asks.Spec)
+	}
 	if c := cluster.Condition(pod, podreport.Condition); c != nil {
 		p.Condition = c.DeepCopy() // the pod is not kept
 	}

@@ -3,13 +3,13 @@ package commands
 import (
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
 	"istio-pod-network-controller/internal/cmdline"
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/printable"
 	"istio-pod-network-controller/iptables"
 )
 
@@ -19,18 +19,20 @@ type explainOptions struct {
 	files     []string
 	namespace string
 	output    string
+	strict    bool
 }
 
 func newExplain() *cobra.Command {
 	o := &explainOptions{}
 	cmd := &cobra.Command{
 		Use: "explain -f FILE...", Short: "Say what the agent would do with the pods of manifests, and why", Args: cmdline.NoArguments,
-		Long: "Reads Pods, and the pod templates of Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers, Jobs and CronJobs,\n" +
-			"with their Namespaces if they are among the manifests. For each it prints whether it would be redirected and why, each setting and\n" +
+		Long: "Reads Pods, the pod templates of Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers, Jobs and CronJobs, and of\n" +
+			"any other kind that has one at spec.template, with their Namespaces if they are among the manifests. For each it prints whether it would be redirected and why, each setting and\n" +
 			"where it comes from, the rules in words, and warnings. Most flags are those of run. No cluster is asked: a ProxyProfile that a\n" +
 			"pod chooses, and Istio's ConfigMaps if its proxy is Istio's, are to be among the manifests.\n" +
 			"A manifest that Istio has not injected yet has no proxy: give the injected one (istioctl kube-inject).\n" +
-			"Exit status: 0 redirected or not, 1 something is invalid.",
+			"Objects that have containers somewhere else are named as not looked at.\n" +
+			"Exit status: 0 redirected or not, 1 something is invalid, or with --strict was not looked at.",
 		Example: "  istio-pod-network-controller explain -f deployment.yaml -f namespace.yaml\n" +
 			"  istioctl kube-inject -f deployment.yaml | istio-pod-network-controller explain -f - -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
@@ -39,6 +41,7 @@ func newExplain() *cobra.Command {
 	fs.StringSliceVarP(&o.files, "filename", "f", nil, "file with manifests as YAML or JSON, - for standard input; may be given several times")
 	fs.StringVarP(&o.output, "output", "o", cmdline.OutputWords, "words, json or yaml")
 	fs.StringVarP(&o.namespace, "namespace", "n", "", "namespace of objects that name none; empty means the manifests' only Namespace, or default")
+	fs.BoolVar(&o.strict, "strict", false, "fail also where containers were not looked at")
 	fs.StringVar(&o.Config.AgentNamespace, "agent-namespace", "", "namespace of the agent itself, whose pods are never redirected")
 	o.IntentFlags.Add(fs)
 	return cmd
@@ -58,7 +61,7 @@ func (o *explainOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if len(found.workloads) == 0 {
+	if len(found.workloads) == 0 && len(found.passed) == 0 {
 		return fmt.Errorf("--filename: none of the manifests has pods%s: want one of %s", found.others(), workloadKinds())
 	}
 	var all []explained
@@ -70,12 +73,15 @@ func (o *explainOptions) run(cmd *cobra.Command) error {
 		}
 		all = append(all, e)
 	}
-	err = cmdline.PrintAs(cmd.OutOrStdout(), o.output, explanations{all}, func(w io.Writer) error { return printExplanations(w, all) })
-	if err != nil {
+	doc := explanations{all, found.passed}
+	if err = cmdline.PrintAs(cmd.OutOrStdout(), o.output, doc, doc.print); err != nil {
 		return err
 	}
-	if invalid > 0 {
+	switch passed := len(found.passed); {
+	case invalid > 0:
 		return fmt.Errorf("%d of %d objects are invalid", invalid, len(all))
+	case o.strict && passed > 0:
+		return fmt.Errorf("--strict: the containers of %s were not looked at", printable.Count(passed, "object"))
 	}
 	return nil
 }

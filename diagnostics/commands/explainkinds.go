@@ -17,7 +17,8 @@ import (
 	"istio-pod-network-controller/internal/intent"
 )
 
-// kinds are the kinds that are, or make, pods, with the group of their API.
+// kinds are the kinds of Kubernetes that are, or make, pods, with the group of their API. An object of any other kind counts as one of them if it has
+// a pod template where they have theirs.
 func kinds() map[string]string {
 	return map[string]string{
 		"Pod": "", "ReplicationController": "",
@@ -44,6 +45,59 @@ func ofKind(apiVersion, kind string) any {
 	return object
 }
 
+// templated reports whether an object has a pod template at spec.template.
+func templated(data []byte) bool {
+	var maker struct {
+		Spec struct {
+			Template struct {
+				Spec struct {
+					Containers []json.RawMessage `json:"containers"`
+				} `json:"spec"`
+			} `json:"template"`
+		} `json:"spec"`
+	}
+	return json.Unmarshal(data, &maker) == nil && len(maker.Spec.Template.Spec.Containers) > 0
+}
+
+// containersAt returns the path of the first container in an object of any kind, or "": a list "containers" of objects, or an object "container"
+// with an image.
+func containersAt(tree any, path string) string {
+	switch tree := tree.(type) {
+	case []any:
+		for i, item := range tree {
+			if found := containersAt(item, fmt.Sprintf("%s[%d]", path, i)); found != "" {
+				return found
+			}
+		}
+	case map[string]any:
+		for _, name := range slices.Sorted(maps.Keys(tree)) {
+			at := strings.TrimPrefix(path+"."+name, ".")
+			if isContainers(name, tree[name]) {
+				return at
+			}
+			if found := containersAt(tree[name], at); found != "" {
+				return found
+			}
+		}
+	}
+	return ""
+}
+
+func isContainers(name string, value any) bool {
+	switch value := value.(type) {
+	case []any:
+		if len(value) == 0 || name != "containers" && name != "initContainers" {
+			return false
+		}
+		_, is := value[0].(map[string]any)
+		return is
+	case map[string]any:
+		_, is := value["image"].(string)
+		return is && name == "container"
+	}
+	return false
+}
+
 // podOf returns the pod that an object is, or makes, and the annotations of the object itself if it is no pod.
 func podOf(kind string, data []byte) (pod corev1.Pod, own map[string]string, err error) {
 	if kind == "Pod" {
@@ -68,7 +122,11 @@ func podOf(kind string, data []byte) (pod corev1.Pod, own map[string]string, err
 // readWorkload reads one object of a kind. The caller sets its namespace and name.
 func readWorkload(apiVersion, kind string, data []byte) workload {
 	w := workload{kind: kind}
-	if w.fault = decode(data, ofKind(apiVersion, kind)); w.fault != nil {
+	known := ofKind(apiVersion, kind)
+	if known == nil {
+		known = &corev1.PodTemplate{} // whose fields matter not: notStrings looks at all
+	}
+	if w.fault = decode(data, known); w.fault != nil {
 		return w
 	}
 	var own map[string]string
@@ -83,7 +141,10 @@ func readWorkload(apiVersion, kind string, data []byte) workload {
 	if len(w.pod.Spec.Containers) == 0 {
 		w.warnings = append(w.warnings, "it has no containers: the API server would refuse it")
 	}
-	if err := yaml.UnmarshalStrict(data, ofKind(apiVersion, kind)); err != nil {
+	if known = ofKind(apiVersion, kind); known == nil {
+		return w
+	}
+	if err := yaml.UnmarshalStrict(data, known); err != nil {
 		w.warnings = append(w.warnings, "a field that nobody knows: "+cause(err))
 	}
 	return w

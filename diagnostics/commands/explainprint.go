@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -12,17 +13,27 @@ import (
 
 // explanations is what machines read. Field names are stable.
 type explanations struct {
-	Objects []explained `json:"objects"`
+	Objects     []explained  `json:"objects"`
+	NotLookedAt []passedOver `json:"notLookedAt,omitempty"`
 }
 
-func printExplanations(w io.Writer, all []explained) error {
-	for i, e := range all {
+func (all explanations) print(w io.Writer) error {
+	for i, e := range all.Objects {
 		if i > 0 {
 			if _, err := fmt.Fprintln(w); err != nil {
 				return err
 			}
 		}
 		if err := e.print(w); err != nil {
+			return err
+		}
+	}
+	for i, p := range all.NotLookedAt {
+		line := fmt.Sprintf("%s %s/%s: not looked at: what makes pods of its %s is not known here\n", p.Kind, cmp.Or(p.Namespace, "-"), p.Name, p.At)
+		if i == 0 && len(all.Objects) > 0 {
+			line = "\n" + line
+		}
+		if _, err := io.WriteString(w, printable.Lines(line)); err != nil {
 			return err
 		}
 	}

@@ -42,6 +42,17 @@ type manifests struct {
 	profiles   map[string]v1alpha1.ProxyProfileSpec
 	configMaps map[string]*corev1.ConfigMap // by NAMESPACE/NAME
 	ignored    map[string]bool              // other kinds
+	// passed are objects of other kinds that have containers where nobody looks.
+	passed []passedOver
+}
+
+// passedOver is an object whose pods `explain` does not know.
+type passedOver struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+	// At is the path of its first container.
+	At string `json:"at"`
 }
 
 // namespaceOf returns an object's namespace if it is among the manifests.
@@ -166,16 +177,28 @@ func (m *manifests) add(object []byte) error {
 			return fmt.Errorf("ProxyProfile %q: %w", head.Metadata.Name, err)
 		}
 		m.profiles[profile.Name] = profile.Spec
-	case ofKind(head.APIVersion, kind) != nil:
+	case ofKind(head.APIVersion, kind) != nil, templated(object):
 		w := readWorkload(head.APIVersion, kind, object)
 		w.pod.Namespace, w.pod.Name = head.Metadata.Namespace, cmp.Or(head.Metadata.Name, head.Metadata.GenerateName)
 		m.workloads = append(m.workloads, w)
 	default:
 		m.ignored[kind] = true
+		m.passOver(object, passedOver{Kind: kind, Namespace: head.Metadata.Namespace, Name: cmp.Or(head.Metadata.Name, head.Metadata.GenerateName)})
 		var found corev1.ConfigMap
 		if kind == "ConfigMap" && json.Unmarshal(object, &found) == nil { // Istio's, if a pod's proxy needs it
 			m.configMaps[found.Namespace+"/"+found.Name] = &found
 		}
 	}
 	return nil
+}
+
+// passOver notes an object of another kind if it has containers.
+func (m *manifests) passOver(object []byte, as passedOver) {
+	var tree any
+	if json.Unmarshal(object, &tree) != nil || len(m.passed) >= maxWorkloads {
+		return
+	}
+	if as.At = containersAt(tree, ""); as.At != "" {
+		m.passed = append(m.passed, as)
+	}
 }

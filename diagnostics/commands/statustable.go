@@ -90,9 +90,12 @@ func agentWord(n survey.Node) string {
 func hooks(n survey.Node) string {
 	words := make([]string, 0, len(n.Status.Hook))
 	for _, e := range n.Status.Hook {
-		if e.Up {
+		switch {
+		case e.Up:
 			words = append(words, e.Name)
-		} else {
+		case n.Settling:
+			words = append(words, e.Name+"(?)")
+		default:
 			words = append(words, e.Name+"(down)")
 		}
 	}

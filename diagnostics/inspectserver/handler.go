@@ -15,6 +15,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"istio-pod-network-controller/diagnostics/inspect"
+	"istio-pod-network-controller/internal/apiauth"
 	"istio-pod-network-controller/internal/netns"
 )
 
@@ -70,8 +71,8 @@ func (h inspectHandler) admit(ctx context.Context, r *http.Request, to right) (n
 	if h.check == nil {
 		return namespace, name, nil
 	}
-	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !ok || token == "" {
+	token := apiauth.Token(r)
+	if token == "" {
 		return "", "", &inspect.Refusal{Code: http.StatusUnauthorized, Message: "the request has no bearer token"}
 	}
 	return namespace, name, h.check(ctx, token, to, namespace, name)

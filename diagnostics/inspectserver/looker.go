@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -159,6 +160,7 @@ func (l *Looker) describe(ctx context.Context, looked controllers.Looked) inspec
 	if found.Others != nil {
 		doc.Others.Owner, doc.Others.Found = found.Others.Owner, found.Others.Found
 	}
+	doc.Asked.Notes = slices.Concat(doc.Asked.Notes, found.Hints)
 	doc.Agreement = agreement(looked, found, err)
 	if looked.Intent.Redirect && found.Backend != "" {
 		if doc.Programmed.Unheard, err = l.reader.Unheard(ctx, looked.Sandbox.Place(), looked.Intent.Spec.ProxyPorts()); err != nil {

@@ -250,6 +250,21 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 	}
 }
 
+// The scheme's name is in any letters (RFC 9110, 11.1).
+func TestAdmit_scheme_isInAnyLetters(t *testing.T) {
+	for _, scheme := range []string{"Bearer", "bearer", "BEARER"} {
+		var told string
+		h := inspectHandler{check: func(_ context.Context, token string, _ right, _, _ string) error { told = token; return nil }}
+		r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+		r.SetPathValue("namespace", "shop")
+		r.SetPathValue("name", "cart")
+		r.Header.Set("Authorization", scheme+" dev")
+		if _, _, err := h.admit(t.Context(), r, rightToGet()); err != nil || told != "dev" {
+			t.Errorf("%s: told %q, error %v", scheme, told, err)
+		}
+	}
+}
+
 // A bug in a look costs one answer.
 func TestAPanicOfALookIsAnAnswer(t *testing.T) {
 	l := (&oneNode{}).looker(fakeKernel{})

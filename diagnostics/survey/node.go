@@ -20,6 +20,8 @@ type Node struct {
 	AgentUnknown bool   `json:"agentUnknown,omitempty"`
 	// Status is what the agent says about itself; nil if it says nothing.
 	Status *agentstatus.Status `json:"status,omitempty"`
+	// Settling is set while the agent has become ready, and Status is of before that: hooks that are down there may be up.
+	Settling bool `json:"settling,omitempty"`
 	// Asking counts the listed pods of a node without an agent that ask for redirection.
 	Asking int `json:"asking,omitempty"`
 	// Trouble is what makes pods of the node lack what they ask for, or soon will. Notes are worth knowing.
@@ -83,7 +85,7 @@ func (n *Node) addAgent(agents []cluster.Agent, client string, now time.Time) {
 	case a.Fault != "":
 		n.Trouble = append(n.Trouble, "what the agent says about itself cannot be read: "+a.Fault)
 	case a.Status != nil:
-		if !a.Status.Outdated(a.Since, now) {
+		if n.Settling = a.Status.Outdated(a.Since, now); !n.Settling {
 			n.Trouble = append(n.Trouble, a.Status.NotReady...)
 		}
 		n.addStatus(*a.Status, client)
@@ -97,11 +99,11 @@ func (n *Node) addStatus(said agentstatus.Status, client string) {
 	for _, e := range said.Hook {
 		isEarly := e.Name != "watch"
 		offered, early = offered || isEarly, early || isEarly && e.Up
-		if isEarly && !e.Up {
+		if isEarly && !e.Up && !n.Settling {
 			n.Notes = append(n.Notes, e.Name+" is down: "+e.Message)
 		}
 	}
-	if !early && offered {
+	if !early && offered && !n.Settling {
 		n.Notes = append(n.Notes, "no early hook: pods start before their rules are there")
 	}
 	if said.Version != client {

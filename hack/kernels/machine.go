@@ -25,6 +25,8 @@ type Machine struct {
 	Console io.Writer
 	// Memory is in MiB.
 	Memory int
+	// Append are more words for the kernel's command line.
+	Append string
 }
 
 // line is the kernel's command line. The machine is short-lived: no mitigations, and a panic ends it.
@@ -51,7 +53,7 @@ func (m Machine) Run(ctx context.Context, todo job.Job) error {
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", accelerator, "-machine", "pc", "-cpu", "max",
 		"-smp", "1", "-m", strconv.Itoa(m.Memory), "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
 		"-virtfs", share+"mount_tag=root,readonly=on,path=/", "-virtfs", share+"mount_tag=results,path="+m.Results,
-		"-kernel", m.Kernel.Image(), "-initrd", initramfs, "-append", line)
+		"-kernel", m.Kernel.Image(), "-initrd", initramfs, "-append", line+" "+m.Append)
 	if accelerator == "tcg" {
 		// The machine's clock counts instructions, a nanosecond each: on a slow or busy host everything takes longer, and nothing in the machine
 		// notices, so that time limits hold that were made for real machines.

@@ -1,10 +1,11 @@
 // Command kernels runs the product's tests that program the kernel on other kernels than the machine's: Debian's, each in a virtual
 // machine of its own, with cgroup v2 alone. It needs no KVM.
 //
-//	kernels [-packages PATTERNS] CHECKOUT VERSION...
+//	kernels [-packages PATTERNS] [-tests PATTERN] [-append WORDS] CHECKOUT VERSION...
 //	kernels -script FILE CHECKOUT VERSION...
 //
 // For each kernel, CHECKOUT/build/kernels/VERSION.json says what became of the tests, and the directory VERSION has what they said.
+// With -append, the kernel gets more words on its command line, such as ipv6.disable=1; with -tests, only tests whose names match run.
 // With -script, a script of the checkout runs there instead, in a larger machine: see hack/e2e.sh, E2E_KERNEL.
 // The kernels' packages are kept in the user's cache. DEBIAN_MIRROR says where they come from, ACCEL=kvm runs them faster where there is KVM.
 package main
@@ -40,6 +41,8 @@ func main() {
 func run(ctx context.Context, arguments []string, w io.Writer) error {
 	flags := flag.NewFlagSet("kernels", flag.ContinueOnError)
 	packages := flags.String("packages", everything, "patterns of packages")
+	tests := flags.String("tests", "", "a pattern of tests")
+	more := flags.String("append", "", "more words for the kernel's command line")
 	script := flags.String("script", "", "a script of the checkout that runs instead of tests")
 	if err := flags.Parse(arguments); err != nil {
 		return err
@@ -64,7 +67,7 @@ func run(ctx context.Context, arguments []string, w io.Writer) error {
 	}
 	var programs []job.Program
 	if *script == "" {
-		if programs, err = build(ctx, root, filepath.Join(out, "bin"), *packages); err != nil {
+		if programs, err = build(ctx, root, filepath.Join(out, "bin"), *packages, *tests); err != nil {
 			return err
 		}
 	}
@@ -74,7 +77,7 @@ func run(ctx context.Context, arguments []string, w io.Writer) error {
 		if err != nil {
 			return err
 		}
-		machine := Machine{Kernel: kernel, Init: guest, Results: filepath.Join(out, series), Console: w, Memory: 4096}
+		machine := Machine{Kernel: kernel, Init: guest, Results: filepath.Join(out, series), Console: w, Memory: 4096, Append: *more}
 		if *script == "" {
 			failed = errors.Join(failed, machine.test(ctx, programs, w))
 		} else {

@@ -24,8 +24,12 @@ const limit = time.Hour
 // everything is all packages, first those that are nearest to the kernel.
 const everything = "./internal/... ./iptables/... ./test/... ./..."
 
-// build builds those tests of packages that program network namespaces, and returns how to run each package's.
-func build(ctx context.Context, root, dir, packages string) ([]job.Program, error) {
+// build builds those tests of packages that program network namespaces and whose names match a pattern, and returns how to run each package's.
+func build(ctx context.Context, root, dir, packages, pattern string) ([]job.Program, error) {
+	wanted, err := regexp.Compile(pattern)
+	if err != nil {
+		return nil, fmt.Errorf("-tests: %w", err)
+	}
 	arguments := []string{"list", "-json=Dir,ImportPath,Module,TestImports,XTestImports"}
 	list := exec.CommandContext(ctx, "go", append(arguments, strings.Fields(packages)...)...)
 	list.Dir, list.Stderr = root, os.Stderr
@@ -51,6 +55,9 @@ func build(ctx context.Context, root, dir, packages string) ([]job.Program, erro
 		tests, err := kernelTests(p.Dir)
 		if err != nil {
 			return nil, err
+		}
+		if tests = slices.DeleteFunc(tests, func(name string) bool { return !wanted.MatchString(name) }); len(tests) == 0 {
+			continue
 		}
 		name := strings.TrimPrefix(p.ImportPath, p.Module.Path+"/")
 		file := filepath.Join(dir, strings.ReplaceAll(name, "/", "_")+".test")

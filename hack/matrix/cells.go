@@ -149,7 +149,11 @@ func kernelCells() []Cell {
 			})
 		}
 	}
-	return list
+	return append(list, Cell{
+		Name: "kernel-6.1-noipv6", Shows: "every mode and backend on Linux 6.1 without IPv6", Kernel: "6.1",
+		Command: []string{"make", "test-kernels", "KERNELS=6.1", "PACKAGES=./iptables/kernel", "TESTS=^TestEveryMode", "APPEND=ipv6.disable=1"},
+		Inputs:  Inputs{Packages: "./iptables/kernel", Tests: true, Paths: "hack/kernels/"},
+	})
 }
 
 func kernels() []string { return []string{"5.10", "6.1", "6.12"} }

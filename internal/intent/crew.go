@@ -17,6 +17,7 @@ type idKind struct {
 	pod         func(*corev1.PodSecurityContext) *int64
 	// also returns the field by which a pod gives an id to all containers in addition to their own, or "".
 	also func(sc *corev1.PodSecurityContext, id int64) string
+	seen func(*corev1.LinuxContainerUser) int64
 }
 
 func uidKind() idKind {
@@ -26,6 +27,7 @@ func uidKind() idKind {
 		pod: func(s *corev1.PodSecurityContext) *int64 { return s.RunAsUser },
 		// Nothing gives a container a second user: only that user or root can make a program that runs as it.
 		also: func(*corev1.PodSecurityContext, int64) string { return "" },
+		seen: func(u *corev1.LinuxContainerUser) int64 { return u.UID },
 	}
 }
 
@@ -43,6 +45,7 @@ func gidKind() idKind {
 			}
 			return ""
 		},
+		seen: func(u *corev1.LinuxContainerUser) int64 { return u.GID },
 	}
 }
 
@@ -50,6 +53,18 @@ func gidKind() idKind {
 type member struct {
 	name string
 	sc   *corev1.SecurityContext
+	// seen has the ids that its first process was given, as the runtime says and the kubelet shows; nil where nobody says so (yet).
+	seen *corev1.LinuxContainerUser
+}
+
+// seenAs returns what the runtime says of a container's ids, or nil. Statuses are the kubelet's: a pod's owner cannot write them.
+func seenAs(name string, statuses []corev1.ContainerStatus) *corev1.LinuxContainerUser {
+	for i := range statuses {
+		if s := &statuses[i]; s.Name == name && s.User != nil {
+			return s.User.Linux
+		}
+	}
+	return nil
 }
 
 // gainsGroups reports whether processes of a container can make a group that they belong to their primary one: a member of a group may make a
@@ -58,7 +73,8 @@ func (m member) gainsGroups() bool {
 	return m.sc == nil || m.sc.AllowPrivilegeEscalation == nil || *m.sc.AllowPrivilegeEscalation
 }
 
-// crew is the containers of a pod: the proxy, and all others, which must not be taken for it.
+// crew is the containers of a pod: the proxy, and all others, which must not be taken for it. Ephemeral containers are not among them: who may
+// add one to a running pod must not take it out of its Services, and nobody can remove it again.
 type crew struct {
 	pod    *corev1.PodSecurityContext
 	proxy  *member // nil if no container has the proxy's name
@@ -71,28 +87,31 @@ type crew struct {
 func crewOf(pod *corev1.Pod) crew {
 	c := crew{pod: pod.Spec.SecurityContext}
 	if p := findContainer(pod, ProxyContainer); p != nil {
-		c.proxy = &member{p.Name, p.SecurityContext}
+		c.proxy = new(memberOf(pod, p))
 	}
-	other := func(name string, sc *corev1.SecurityContext) {
-		if name != ProxyContainer {
-			c.others = append(c.others, member{name, sc})
+	other := func(container *corev1.Container) {
+		if container.Name != ProxyContainer {
+			c.others = append(c.others, memberOf(pod, container))
 		}
 	}
 	for i := range pod.Spec.InitContainers {
 		switch s := &pod.Spec.InitContainers[i]; {
 		case !endsFirst(s):
-			other(s.Name, s.SecurityContext)
+			other(s)
 		case !isHelper(s) && s.Name != ProxyContainer:
-			c.early = append(c.early, member{s.Name, s.SecurityContext})
+			c.early = append(c.early, memberOf(pod, s))
 		}
 	}
 	for i := range pod.Spec.Containers {
-		other(pod.Spec.Containers[i].Name, pod.Spec.Containers[i].SecurityContext)
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		other(pod.Spec.EphemeralContainers[i].Name, pod.Spec.EphemeralContainers[i].SecurityContext)
+		other(&pod.Spec.Containers[i])
 	}
 	return c
+}
+
+// memberOf returns an init container or a regular one with its ids. Their names differ.
+func memberOf(pod *corev1.Pod, c *corev1.Container) member {
+	seen := seenAs(c.Name, pod.Status.InitContainerStatuses)
+	return member{c.Name, c.SecurityContext, cmp.Or(seen, seenAs(c.Name, pod.Status.ContainerStatuses))}
 }
 
 func (c crew) ofPod(k idKind) *int64 {
@@ -109,11 +128,15 @@ func (k idKind) of(sc *corev1.SecurityContext) *int64 {
 	return k.own(sc)
 }
 
-// runsWith reports whether a container runs with an id, set for the container or else for the pod. Ids that an image sets are not known here.
+// runsWith reports whether a container runs with an id, set for the container or else for the pod. Ids that an image sets are known once the
+// container has been created.
 func (c crew) runsWith(m member, k idKind, id int64) bool {
 	have := k.of(m.sc)
 	if have == nil {
 		have = c.ofPod(k)
+	}
+	if have == nil && m.seen != nil {
+		return k.seen(m.seen) == id
 	}
 	return have != nil && *have == id
 }
@@ -121,7 +144,7 @@ func (c crew) runsWith(m member, k idKind, id int64) bool {
 // rival is a container other than the proxy whose sockets may have an id.
 type rival struct {
 	name string
-	// field is the pod's field that gives the container the group; "" if the container runs with the id.
+	// field is the pod's field that gives the container the group, or byImage; "" if the container runs with the id.
 	field string
 }
 
@@ -162,40 +185,96 @@ func (c crew) proxysID(m member, uid, gid uint32) string {
 	return ""
 }
 
-// BeforeProxy returns the application's init containers that run before the proxy listens and whose connections are redirected all the same: the
-// proxy is no native sidecar, and they do not run with its ids.
+// BeforeProxy returns the containers that run before the proxy listens and whose connections are redirected all the same: init containers, native
+// sidecars among them, that stand before a proxy that is a native sidecar, or all of them before another one, and that do not run with its ids.
 func BeforeProxy(pod *corev1.Pod, s iptables.Spec) (names []string) {
-	for i := range pod.Spec.InitContainers {
-		if pod.Spec.InitContainers[i].Name == ProxyContainer {
-			return nil
-		}
-	}
 	c := crewOf(pod)
-	for _, m := range c.early {
-		if c.proxysID(m, s.ProxyUID, s.ProxyGID) == "" {
-			names = append(names, m.name)
+	for i := range pod.Spec.InitContainers {
+		init := &pod.Spec.InitContainers[i]
+		if init.Name == ProxyContainer {
+			break
+		}
+		if !isHelper(init) && c.proxysID(memberOf(pod, init), s.ProxyUID, s.ProxyGID) == "" {
+			names = append(names, init.Name)
 		}
 	}
 	return names
 }
 
-// taker returns a container other than the proxy that can act with an id because the pod gives it to all containers.
-func (c crew) taker(k idKind, id int64) rival {
-	if c.pod == nil {
-		return rival{}
+// beforeProxy returns a note about what BeforeProxy returns, or "".
+func beforeProxy(pod *corev1.Pod, s iptables.Spec) string {
+	names := BeforeProxy(pod, s)
+	if len(names) == 0 {
+		return ""
 	}
-	field, all := k.also(c.pod, id), slices.Concat(c.others, c.early)
-	if i := slices.IndexFunc(all, member.gainsGroups); field != "" && i >= 0 {
-		return rival{all[i].name, field}
+	id := fmt.Sprintf("runAsUser %d", s.ProxyUID)
+	if s.ProxyUID == 0 {
+		id = fmt.Sprintf("runAsGroup %d", s.ProxyGID)
+	}
+	more := ""
+	if len(names) > 1 {
+		more = fmt.Sprintf(" (and %d more)", len(names)-1)
+	}
+	behind := "make the proxy a native sidecar and list it first"
+	if p := findContainer(pod, ProxyContainer); p != nil && !endsFirst(p) {
+		behind = "list it behind " + ProxyContainer
+	}
+	return fmt.Sprintf("init container %s%s runs before the proxy listens: its redirected connections are refused; %s, give it %s, or exclude where it connects to",
+		shown(names[0]), more, behind, id)
+}
+
+// debugger returns a note about a running ephemeral container that has one of the proxy's ids, or "".
+func (c crew) debugger(pod *corev1.Pod, uid, gid uint32) string {
+	for i := range pod.Spec.EphemeralContainers {
+		e := &pod.Spec.EphemeralContainers[i]
+		m := member{e.Name, e.SecurityContext, seenAs(e.Name, pod.Status.EphemeralContainerStatuses)}
+		if id := c.proxysID(m, uid, gid); id != "" && !hasEnded(e.Name, pod.Status.EphemeralContainerStatuses) {
+			return fmt.Sprintf("ephemeral container %s runs as the proxy (%s): its connections are not redirected", shown(e.Name), id)
+		}
+	}
+	return ""
+}
+
+func hasEnded(name string, statuses []corev1.ContainerStatus) bool {
+	return slices.ContainsFunc(statuses, func(s corev1.ContainerStatus) bool { return s.Name == name && s.State.Terminated != nil })
+}
+
+// byImage is the field of a rival whose group no manifest gives.
+const byImage = "/etc/group"
+
+// by says who gives a rival the group.
+func (r rival) by() string {
+	if r.field == byImage {
+		return "the image's " + byImage
+	}
+	return "the pod's " + r.field
+}
+
+// taker returns a container other than the proxy that can act with an id because the pod gives it to all containers, or its image to its user.
+func (c crew) taker(k idKind, id int64) rival {
+	all := slices.Concat(c.others, c.early)
+	if c.pod != nil {
+		field := k.also(c.pod, id)
+		if i := slices.IndexFunc(all, member.gainsGroups); field != "" && i >= 0 {
+			return rival{all[i].name, field}
+		}
+	}
+	if i := slices.IndexFunc(all, func(m member) bool { return k.field == gidKind().field && m.belongsTo(id) && m.gainsGroups() }); i >= 0 {
+		return rival{all[i].name, byImage}
 	}
 	return rival{}
 }
 
+// belongsTo reports whether the runtime says that a container belongs to a group in addition to its own.
+func (m member) belongsTo(group int64) bool {
+	return m.seen != nil && slices.Contains(m.seen.SupplementalGroups, group)
+}
+
 // TakesGroup returns a container that can act as a group which the pod gives to all of its containers, and the field that gives it; or "".
-// Ephemeral containers do not count.
+// Ephemeral containers do not count, nor what only the runtime knows: the answer stays while the pod runs.
 func TakesGroup(pod *corev1.Pod, gid int64) (container, field string) {
-	own := *pod
-	own.Spec.EphemeralContainers = nil
-	found := crewOf(&own).taker(gidKind(), gid)
+	asked := *pod
+	asked.Status = corev1.PodStatus{}
+	found := crewOf(&asked).taker(gidKind(), gid)
 	return found.name, found.field
 }

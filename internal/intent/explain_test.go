@@ -292,6 +292,7 @@ func rebuild(t *testing.T, settings []Setting) (s iptables.Spec) {
 		settingExcludeInterfaces: func(v string) (err error) { s.ExcludeInterfaces, err = interfaceList("", v); return err },
 		settingReroute:           func(v string) (err error) { s.RerouteInterfaces, err = interfaceList("", v); return err },
 		settingDropInvalid:       func(v string) (err error) { s.DropInvalid, err = strconv.ParseBool(v); return err },
+		SettingForeignRules:      func(string) error { return nil }, // no part of the Spec
 	}
 	for _, one := range settings {
 		must(set[one.Name](one.Value))

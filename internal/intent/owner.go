@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -41,7 +42,8 @@ type claim struct {
 	from string
 }
 
-// claim decides about one id: the container's, else the pod's if no other container has it, else Istio's. 0 counts as not set.
+// claim decides about one id: the container's, else the pod's if no other container has it, else what the runtime says, else Istio's. 0 counts as
+// not set.
 func (c crew) claim(k idKind) claim {
 	if c.proxy == nil {
 		return c.unnamed(k)
@@ -57,9 +59,31 @@ func (c crew) claim(k idKind) claim {
 		out.id, out.from = uint32(*pod), fromPodContext
 	case pod != nil:
 		out.doubt = fmt.Sprintf("its %s is the pod's %d", k.field, *pod)
+	case c.proxy.seen != nil && valid(new(k.seen(c.proxy.seen))):
+		out.id, out.from = uint32(k.seen(c.proxy.seen)), fromRuntime
+	case c.proxy.seen != nil:
+		out.doubt = fmt.Sprintf("it runs with %s %d", k.name, k.seen(c.proxy.seen))
+	default:
+		out.doubt = c.groupOfUser(k)
 	}
 	out.rival = c.rival(k, int64(out.id))
 	return out
+}
+
+// groupOfUser says why the proxy's group is not known although nothing names one: a user that a manifest sets runs with the group that the image
+// has for that user, and without one with group 0, whatever the image's own user is.
+func (c crew) groupOfUser(k idKind) string {
+	if k.field != gidKind().field {
+		return ""
+	}
+	user := uidKind().of(c.proxy.sc)
+	if user == nil {
+		user = c.ofPod(uidKind())
+	}
+	if user == nil {
+		return ""
+	}
+	return fmt.Sprintf("it is the group of user %d in the proxy's image, or 0", *user)
 }
 
 // unnamed decides about an id in a pod without a container of the proxy's name: the containers with Istio's id are the proxy, unless all
@@ -79,20 +103,29 @@ func (c crew) unnamed(k idKind) claim {
 	return out
 }
 
+// unseen reports whether a container may still turn out to run with an id that no manifest names.
+func (c crew) unseen() bool {
+	return len(c.others) == 0 || slices.ContainsFunc(c.others, func(m member) bool {
+		return m.seen == nil && (m.sc == nil || m.sc.RunAsUser == nil || m.sc.RunAsGroup == nil)
+	})
+}
+
 func valid(id *int64) bool { return id != nil && *id > 0 && *id < math.MaxUint32 }
 
 // proxyOwner returns the ids by which the rules recognise the proxy's sockets; 0 means that an id does not identify them. note says
-// what may be wrong with them. If no id identifies the proxy, the error says which other containers have it.
+// what may be wrong with them. If no id identifies the proxy, the error says which other containers have it, or why it may not be the proxy's.
+//
+// Where a manifest is silent, Istio's ids are taken for the proxy's until the runtime says otherwise.
 func proxyOwner(pod *corev1.Pod) (uid, gid uint32, note string, err error) {
 	c := crewOf(pod)
 	u, g := c.claim(uidKind()), c.claim(gidKind())
-	alone := rival{}
+	alone, known := rival{}, u.doubt == "" || g.doubt == ""
 	switch {
-	case u.rival == alone && g.rival == alone:
-		if c.proxy != nil && u.doubt != "" && g.doubt != "" {
-			note = fmt.Sprintf("container %s may run with other ids than uid %d and gid %d, by which the rules know the proxy (%s; %s): set its runAsUser or runAsGroup",
-				ProxyContainer, u.id, g.id, u.doubt, g.doubt)
-		}
+	case u.rival == alone && g.rival == alone && known:
+		return u.id, g.id, "", nil
+	case u.rival == alone && g.rival == alone && c.proxy == nil && c.unseen():
+		note = fmt.Sprintf("no container is known to run with uid %d or gid %d, by which the rules know the proxy: name the proxy's runAsUser, or call its container %s",
+			u.id, g.id, ProxyContainer)
 		return u.id, g.id, note, nil
 	case u.rival == alone && u.doubt == "":
 		return u.id, 0, "", nil
@@ -100,16 +133,21 @@ func proxyOwner(pod *corev1.Pod) (uid, gid uint32, note string, err error) {
 		return 0, g.id, "", nil
 	}
 	advice := fmt.Sprintf("give container %s a runAsUser or a runAsGroup that no other container has", ProxyContainer)
-	if field := g.rival.field; field != "" {
-		advice = fmt.Sprintf("choose another group for %s, or set allowPrivilegeEscalation to false in all containers but the proxy's", field)
+	if g.rival.field != "" {
+		advice = fmt.Sprintf("choose another group for %s, or set allowPrivilegeEscalation to false in all containers but the proxy's", strings.TrimPrefix(g.rival.by(), "the pod's "))
 	}
-	return 0, 0, "", fmt.Errorf("the proxy cannot be distinguished from the application: %s, and %s; %s", u.explain(uidKind()), g.explain(gidKind()), advice)
+	return 0, 0, "", &OwnerError{fmt.Sprintf("the proxy cannot be distinguished from the application: %s, and %s; %s", u.explain(uidKind()), g.explain(gidKind()), advice)}
 }
+
+// OwnerError says why no id identifies a pod's proxy. It is for the pod's owner to correct, and is about no annotation.
+type OwnerError struct{ text string }
+
+func (e *OwnerError) Error() string { return e.text }
 
 func (c claim) explain(k idKind) string {
 	switch {
 	case c.rival.field != "":
-		return fmt.Sprintf("the pod's %s gives %s %d to container %s, too, which can act as it by a set-gid program", c.rival.field, k.name, c.id, shown(c.rival.name))
+		return fmt.Sprintf("%s gives %s %d to container %s, too, which can act as it by a set-gid program", c.rival.by(), k.name, c.id, shown(c.rival.name))
 	case c.rival.name != "":
 		return fmt.Sprintf("%s %d is also that of container %s", k.name, c.id, shown(c.rival.name))
 	}

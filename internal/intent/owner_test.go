@@ -69,14 +69,16 @@ func TestOf_proxysIDs_areRecognised(t *testing.T) {
 		"root in a pod with both":                   {pod: as(1000, 3000), containers: ids{"app": nil, "istio-proxy": as(0, 1337)}, uid: 1337, gid: 1337},
 		"root where the application has its own":    {pod: as(1000, -1), containers: ids{"app": as(2000, -1), "istio-proxy": as(0, 1337)}, uid: 1337, gid: 1337},
 		"a user of its own, the group is everyones": {pod: as(-1, 3000), containers: ids{"app": nil, "istio-proxy": as(1337, -1)}, uid: 1337, gid: 1337},
-		"silent where the application inherits": {
-			pod: as(1000, 3000), containers: ids{"app": nil, "istio-proxy": nil}, uid: 1337, gid: 1337, note: "its runAsUser is the pod's 1000",
-		},
-		"root and nothing else":                     {containers: ids{"app": nil, "istio-proxy": as(0, 0)}, uid: 1337, gid: 1337, note: "its runAsUser is 0"},
+		"silent where the application inherits":     {pod: as(1000, 3000), containers: ids{"app": nil, "istio-proxy": nil}, fault: []string{"its runAsUser is the pod's 1000", "its runAsGroup is the pod's 3000"}},
+		"silent where it inherits a user alone":     {pod: as(1000, -1), containers: ids{"app": nil, "istio-proxy": nil}, fault: []string{"its runAsUser is the pod's 1000", "the group of user 1000"}},
+		"one user for both, and no group":           {containers: ids{"app": as(1000, -1), "istio-proxy": as(1000, -1)}, fault: []string{`uid 1000 is also that of container "app"`, "the group of user 1000"}},
+		"root and nothing else":                     {containers: ids{"app": nil, "istio-proxy": as(0, 0)}, fault: []string{"its runAsUser is 0", "its runAsGroup is 0"}},
+		"root without a group":                      {containers: ids{"app": nil, "istio-proxy": as(0, -1)}, fault: []string{"its runAsUser is 0", "the group of user 0"}},
+		"absurd ids":                                {containers: ids{"app": nil, "istio-proxy": as(1<<40, 1<<40)}, fault: []string{"its runAsUser is 1099511627776", "its runAsGroup is 1099511627776"}},
 		"the pod's, if no other container has them": {pod: as(1000, 3000), containers: ids{"app": as(1, 2), "istio-proxy": nil}, uid: 1000, gid: 3000},
 		"the pod's user, not its group":             {pod: as(1000, 3000), containers: ids{"app": as(1, -1), "istio-proxy": nil}, uid: 1000, gid: 1337},
 		"not the pod's: an init container's":        {pod: as(1000, 3000), containers: ids{"app": as(1, 2), "init:setup": nil, "istio-proxy": as(1337, -1)}, uid: 1337, gid: 1337},
-		"not the pod's: an ephemeral container's":   {pod: as(1000, 3000), containers: ids{"app": as(1, 2), "ephemeral:debug": nil, "istio-proxy": as(1337, -1)}, uid: 1337, gid: 1337},
+		"the pod's, whatever is added":              {pod: as(1000, 3000), containers: ids{"app": as(1, 2), "ephemeral:debug": as(7, 7), "istio-proxy": nil}, uid: 1000, gid: 3000},
 		"the pod's, with Istio's and our own init":  {pod: as(1000, 3000), containers: ids{"app": as(1, 2), "init:istio-validation": nil, "init:istio-pod-network-wait": nil, "istio-proxy": nil}, uid: 1000, gid: 3000},
 		"an injected pod":                           {containers: ids{"app": nil, "init:istio-validation": istio, "init:enable-core-dump": as(0, -1), "istio-proxy": istio}, uid: 1337, gid: 1337},
 		"OpenShift: a project's range": {
@@ -85,7 +87,6 @@ func TestOf_proxysIDs_areRecognised(t *testing.T) {
 		},
 		"the group is shared":                         {containers: ids{"app": as(1000, 1337), "istio-proxy": istio}, uid: 1337},
 		"the user is shared":                          {containers: ids{"app": as(1337, 1000), "istio-proxy": istio}, gid: 1337},
-		"the user is an ephemeral's":                  {containers: ids{"app": nil, "ephemeral:debug": as(1337, -1), "istio-proxy": istio}, gid: 1337},
 		"another native sidecar's":                    {containers: ids{"app": nil, "native:logger": as(1337, -1), "native:istio-proxy": istio}, gid: 1337},
 		"the customary one is taken":                  {containers: ids{"app": as(1337, -1), "istio-proxy": nil}, gid: 1337},
 		"inherited by the application":                {pod: as(1337, -1), containers: ids{"app": nil, "istio-proxy": istio}, gid: 1337},
@@ -100,14 +101,14 @@ func TestOf_proxysIDs_areRecognised(t *testing.T) {
 		"both are shared, by two": {
 			containers: ids{"a": as(1337, -1), "native:b": as(-1, 1337), "istio-proxy": istio}, fault: []string{`uid 1337 is also that of container "a"`, `gid 1337 is also that of container "b"`},
 		},
-		"both are shared with an ephemeral container": {containers: ids{"ephemeral:debug": istio, "istio-proxy": istio}, fault: []string{`"debug"`, "runAsUser"}},
-		"both are inherited":                          {pod: istio, containers: ids{"app": nil, "istio-proxy": nil}, fault: []string{`uid 1337 is also that of container "app"`}},
+		"both are inherited": {pod: istio, containers: ids{"app": nil, "istio-proxy": nil}, fault: []string{`uid 1337 is also that of container "app"`}},
 		"TPROXY's root and a shared group": {
 			containers: ids{"app": as(1000, 1337), "istio-proxy": as(0, 1337)}, fault: []string{"uid 1337 may not be the proxy's (its runAsUser is 0)", `container "app"`},
 		},
 		"a proxy of another name":                   {containers: ids{"app": as(1000, 1000), "haproxy": istio}, uid: 1337, gid: 1337},
 		"a proxy of another name, the pod's ids":    {pod: as(1000, 1000), containers: ids{"app": nil, "haproxy": istio}, uid: 1337, gid: 1337},
 		"a proxy alone, the pod's ids":              {pod: istio, containers: ids{"haproxy": nil}, uid: 1337, gid: 1337},
+		"a proxy of another name, known by nobody":  {containers: ids{"app": nil, "haproxy": nil}, uid: 1337, gid: 1337, note: "no container is known to run with uid 1337"},
 		"a proxy of another name, as everyone else": {pod: istio, containers: ids{"app": nil, "haproxy": nil}, fault: []string{"uid 1337", "gid 1337"}},
 		"a proxy of another name, a group of all":   {pod: as(-1, 1337), containers: ids{"app": as(1000, -1), "haproxy": as(1337, -1)}, uid: 1337},
 	}
@@ -158,6 +159,74 @@ func TestOf_initContainersAsTheProxy_areCounted(t *testing.T) {
 	}.check(t)
 }
 
+// What the runtime says of a container counts where its manifest is silent; it comes when the container runs.
+func TestOf_runtimeSaysTheIDs_count(t *testing.T) {
+	for name, c := range map[string]struct {
+		ownerCase
+		seen map[string][2]int64
+	}{
+		"the image's user":               {ownerCase{containers: ids{"app": nil, "istio-proxy": nil}, uid: 101, gid: 101}, map[string][2]int64{"istio-proxy": {101, 101}}},
+		"Istio's":                        {ownerCase{containers: ids{"app": nil, "istio-proxy": nil}, uid: 1337, gid: 1337}, map[string][2]int64{"app": {0, 0}, "istio-proxy": {1337, 1337}}},
+		"the group of a user":            {ownerCase{containers: ids{"app": as(1000, -1), "istio-proxy": as(1000, -1)}, gid: 7}, map[string][2]int64{"app": {1000, 0}, "istio-proxy": {1000, 7}}},
+		"no group for a user":            {ownerCase{containers: ids{"app": as(1000, -1), "istio-proxy": as(1000, -1)}, fault: []string{"it runs with gid 0"}}, map[string][2]int64{"istio-proxy": {1000, 0}}},
+		"root":                           {ownerCase{containers: ids{"app": nil, "istio-proxy": nil}, fault: []string{"it runs with uid 0", "it runs with gid 0"}}, map[string][2]int64{"istio-proxy": {}}},
+		"the manifest counts first":      {ownerCase{containers: ids{"app": nil, "istio-proxy": as(2000, 3000)}, uid: 2000, gid: 3000}, map[string][2]int64{"istio-proxy": {1, 1}}},
+		"the application's image has it": {ownerCase{containers: ids{"app": nil, "istio-proxy": as(1337, 2000)}, gid: 2000}, map[string][2]int64{"app": {1337, 1337}}},
+		"a native sidecar":               {ownerCase{containers: ids{"app": nil, "native:istio-proxy": nil}, uid: 101, gid: 102}, map[string][2]int64{"istio-proxy": {101, 102}}},
+		"a proxy of another name":        {ownerCase{containers: ids{"app": nil, "haproxy": nil}, uid: 1337, gid: 1337}, map[string][2]int64{"app": {0, 0}, "haproxy": {1337, 1337}}},
+		"a proxy of another name, and not Istio's ids": {
+			ownerCase{containers: ids{"app": nil, "haproxy": nil}, fault: []string{"it is no container's runAsUser"}}, map[string][2]int64{"app": {0, 0}, "haproxy": {99, 99}},
+		},
+		"a proxy of another name, half of it known": {
+			ownerCase{containers: ids{"app": nil, "haproxy": nil}, uid: 1337, gid: 1337, note: "name the proxy's runAsUser"}, map[string][2]int64{"app": {0, 0}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.check(t, func(p *corev1.Pod) {
+				for container, ids := range c.seen {
+					s := corev1.ContainerStatus{Name: container, User: &corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{UID: ids[0], GID: ids[1]}}}
+					if len(p.Spec.InitContainers) > 0 {
+						p.Status.InitContainerStatuses = append(p.Status.InitContainerStatuses, s)
+					} else {
+						p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, s)
+					}
+				}
+			})
+		})
+	}
+}
+
+// An image may give its user the proxy's group.
+func TestOf_groupOfAnImage_isNotTheProxys(t *testing.T) {
+	istio, root := as(1337, 1337), as(0, 1337)
+	for name, c := range map[string]ownerCase{
+		"beside the proxy's user":      {containers: ids{"app": nil, "istio-proxy": istio}, uid: 1337},
+		"where the group alone counts": {containers: ids{"app": nil, "istio-proxy": root}, fault: []string{`the image's /etc/group gives gid 1337 to container "app"`, "choose another group for the image's /etc/group"}},
+		"without new privileges":       {containers: ids{"app": bound(as(1000, -1)), "istio-proxy": root}, uid: 1337, gid: 1337},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.check(t, func(p *corev1.Pod) {
+				user := &corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{UID: 1000, GID: 1000, SupplementalGroups: []int64{10, 1337}}}
+				p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", User: user}}
+			})
+		})
+	}
+}
+
+// Who debugs a running pod changes nothing in it, with whatever ids, and is named while that lasts.
+func TestOf_ephemeralContainer_isNamedWhileItRuns(t *testing.T) {
+	istio := as(1337, 1337)
+	debugged := ownerCase{containers: ids{"app": nil, "istio-proxy": istio, "ephemeral:debug": istio}, uid: 1337, gid: 1337, note: `ephemeral container "debug" runs as the proxy (uid 1337)`}
+	debugged.check(t)
+	debugged.note = ""
+	debugged.check(t, func(p *corev1.Pod) {
+		ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
+		p.Status.EphemeralContainerStatuses = []corev1.ContainerStatus{{Name: "debug", State: ended}}
+	})
+	debugged.containers["ephemeral:debug"] = as(0, 0)
+	debugged.check(t)
+}
+
 // An init container that runs as root is not the proxy where the rules know the proxy by its group only, which they say by user 0.
 func TestBeforeProxy_initContainers_areNamed(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -181,6 +250,44 @@ func TestBeforeProxy_initContainers_areNamed(t *testing.T) {
 	}
 }
 
+// Containers start in the order of the manifest, and a native sidecar only lets those behind it wait.
+func TestOf_containerBeforeTheProxy_isNamed(t *testing.T) {
+	istio := as(1337, 1337)
+	for name, c := range map[string]struct {
+		init []string
+		ids  ids
+		note []string // what it says; none if empty
+	}{
+		"before a proxy that is no native sidecar":        {[]string{"init:setup"}, ids{"init:setup": as(1000, -1), "istio-proxy": istio}, []string{`init container "setup" runs before`, "native sidecar", "runAsUser 1337"}},
+		"as the proxy's group, and a user that is shared": {[]string{"init:setup"}, ids{"init:setup": as(1337, 1000), "istio-proxy": istio, "app": as(1337, 1000)}, []string{`"setup"`, "runAsGroup 1337"}},
+		"a native sidecar with the proxy's user":          {[]string{"native:db", "native:istio-proxy"}, ids{"native:db": as(1337, -1), "native:istio-proxy": istio}, []string{`"db"`, "list it behind istio-proxy", "runAsGroup 1337"}},
+		"before a native sidecar":                         {[]string{"init:setup", "native:istio-proxy"}, ids{"init:setup": as(1000, -1), "native:istio-proxy": istio}, []string{`"setup"`}},
+		"two of them":                                     {[]string{"init:a", "native:b", "native:istio-proxy"}, ids{"init:a": nil, "native:b": nil, "native:istio-proxy": istio}, []string{`"a" (and 1 more)`}},
+		"behind a native sidecar":                         {[]string{"native:istio-proxy", "init:setup"}, ids{"init:setup": nil, "native:istio-proxy": istio}, nil},
+		"Istio's own":                                     {[]string{"init:istio-validation"}, ids{"init:istio-validation": nil, "istio-proxy": istio}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod, ns := asking(crewPod(nil, c.ids))
+			slices.SortFunc(pod.Spec.InitContainers, func(a, b corev1.Container) int {
+				at := func(name string) int {
+					return slices.IndexFunc(c.init, func(i string) bool { return strings.HasSuffix(i, ":"+name) })
+				}
+				return at(a.Name) - at(b.Name)
+			})
+			got, err := Of(pod, ns, config())
+			notes := strings.Join(got.Notes, "\n")
+			for _, want := range c.note {
+				if err != nil || !strings.Contains(notes, want) {
+					t.Errorf("error %v, notes %q, want %q", err, notes, want)
+				}
+			}
+			if len(c.note) == 0 && notes != "" {
+				t.Errorf("notes %q", notes)
+			}
+		})
+	}
+}
+
 func (c ownerCase) check(t *testing.T, changes ...func(*corev1.Pod)) {
 	t.Helper()
 	pod, ns := asking(both(append([]func(*corev1.Pod){crewPod(c.pod, c.containers)}, changes...)...))
@@ -197,7 +304,8 @@ func (c ownerCase) check(t *testing.T, changes ...func(*corev1.Pod)) {
 	if err != nil || got.Spec.ProxyUID != c.uid || got.Spec.ProxyGID != c.gid {
 		t.Errorf("uid %d, gid %d, error %v; want %d and %d", got.Spec.ProxyUID, got.Spec.ProxyGID, err, c.uid, c.gid)
 	}
-	if notes := strings.Join(got.Notes, "\n"); !strings.Contains(notes, c.note) || (c.note == "") != (notes == "") {
+	others := slices.DeleteFunc(slices.Clone(got.Notes), func(note string) bool { return strings.Contains(note, "before the proxy listens") }) // it has a test of its own
+	if notes := strings.Join(others, "\n"); !strings.Contains(notes, c.note) || (c.note == "") != (notes == "") {
 		t.Errorf("notes %q, want %q", notes, c.note)
 	}
 }

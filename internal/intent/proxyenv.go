@@ -2,6 +2,7 @@ package intent
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -32,6 +33,7 @@ const (
 func (r *reader) proxyEnv(pod *corev1.Pod, s *iptables.Spec) {
 	proxy := findContainer(pod, ProxyContainer)
 	if proxy == nil {
+		r.note("%s", unread(pod))
 		return
 	}
 	s.DropInvalid = boolEnv(proxy, envDropInvalid)
@@ -78,6 +80,21 @@ func (r *reader) proxyEnv(pod *corev1.Pod, s *iptables.Spec) {
 		s.LoopbackCIDR, err = loopback(key, value)
 		return err
 	})
+}
+
+// unread returns a note about a proxy of another name that has settings of Istio's, or "": a controller that updates containers in place has two for
+// one proxy, istio-proxy-1 and istio-proxy-2.
+func unread(pod *corev1.Pod) string {
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			for _, name := range readEnv() {
+				if _, set := lookupEnv(&list[i], name); set && strings.HasPrefix(list[i].Name, ProxyContainer) {
+					return fmt.Sprintf("%s in the environment of container %s has no effect: the agent reads it of a container %s", name, shown(list[i].Name), ProxyContainer)
+				}
+			}
+		}
+	}
+	return ""
 }
 
 // lookupEnv returns a variable of a container. Of several with the same name the last one counts.

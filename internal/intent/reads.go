@@ -2,6 +2,7 @@ package intent
 
 import (
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -13,6 +14,7 @@ func readAnnotations() []string {
 		keyMode, keyIncludeCIDRs, keyExcludeCIDRs, keyIncludeInbound, keyExcludeInbound, keyIncludeOutbound, keyExcludeOutbound,
 		keyExcludeInterfaces, keyReroute, keyKubevirt, keyInject, keyInjected, keyDeployer, keyBuild,
 		KeyIncludeInboundPorts, KeyExcludeInboundPorts, KeyIncludeOutboundPorts, KeyExcludeOutboundPorts, KeyExcludeSources, KeyExcludeUsers,
+		KeyForeignRules,
 	}
 }
 
@@ -63,7 +65,42 @@ func Strip(pod *corev1.Pod) *corev1.Pod {
 		common := corev1.EphemeralContainerCommon{Name: c.Name, SecurityContext: stripContext(c.SecurityContext)}
 		out.Spec.EphemeralContainers = append(out.Spec.EphemeralContainers, corev1.EphemeralContainer{EphemeralContainerCommon: common})
 	}
+	out.Status.InitContainerStatuses = stripStatuses(pod.Status.InitContainerStatuses)
+	out.Status.ContainerStatuses = stripStatuses(pod.Status.ContainerStatuses)
+	out.Status.EphemeralContainerStatuses = stripEphemeral(pod.Status.EphemeralContainerStatuses)
 	return out
+}
+
+// stripStatuses keeps of containers as whom they run. Statuses change often: a status that says nothing of users is left out.
+func stripStatuses(statuses []corev1.ContainerStatus) (out []corev1.ContainerStatus) {
+	for i := range statuses {
+		if user := StripUser(statuses[i].User); user != nil {
+			out = append(out, corev1.ContainerStatus{Name: statuses[i].Name, User: user})
+		}
+	}
+	return out
+}
+
+// stripEphemeral also keeps which containers have ended.
+func stripEphemeral(statuses []corev1.ContainerStatus) (out []corev1.ContainerStatus) {
+	for i := range statuses {
+		s := corev1.ContainerStatus{Name: statuses[i].Name, User: StripUser(statuses[i].User)}
+		if statuses[i].State.Terminated != nil {
+			s.State.Terminated = &corev1.ContainerStateTerminated{}
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// StripUser keeps the ids of a container's first process, or returns nil.
+func StripUser(u *corev1.ContainerUser) *corev1.ContainerUser {
+	if u == nil || u.Linux == nil {
+		return nil
+	}
+	return &corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{
+		UID: u.Linux.UID, GID: u.Linux.GID, SupplementalGroups: slices.Clone(u.Linux.SupplementalGroups),
+	}}
 }
 
 func stripPorts(ports []corev1.ContainerPort) (out []corev1.ContainerPort) {
@@ -87,13 +124,13 @@ func Only(in map[string]string, wanted func(key string) bool) map[string]string 
 	return out
 }
 
-// stripContainer keeps a container's name, its ports, its ids and whether it may gain more, and for the proxy also the arguments and variables that
-// Of reads.
+// stripContainer keeps a container's name, its ports, its ids and whether it may gain more, and for the proxy, and what is named like it, also the
+// arguments and variables that Of reads.
 func stripContainer(c *corev1.Container) corev1.Container {
 	out := corev1.Container{
 		Name: c.Name, SecurityContext: stripContext(c.SecurityContext), RestartPolicy: clone(c.RestartPolicy), Ports: stripPorts(c.Ports),
 	}
-	if c.Name != ProxyContainer {
+	if !strings.HasPrefix(c.Name, ProxyContainer) {
 		return out
 	}
 	out.Args = slices.Clone(c.Args[:min(len(c.Args), readArgs)])

@@ -100,23 +100,6 @@ func (c Config) ofManaged(pod *corev1.Pod, ns *corev1.Namespace, managed *Manage
 	if out.Spec, err = r.specOf(pod, c, managed); err != nil {
 		return Intent{Asked: true}, err
 	}
-	noteDebuggers(&r, pod, out.Spec)
 	out.Redirect, out.Notes = true, r.notes
 	return out, nil
-}
-
-// noteDebuggers names the ephemeral containers whose traffic the rules take for the proxy's. They are no reason to refuse the proxy: nobody can take
-// them out of the pod again.
-func noteDebuggers(r *reader, pod *corev1.Pod, s iptables.Spec) {
-	kind, id := uidKind(), int64(s.ProxyUID)
-	if id == 0 {
-		kind, id = gidKind(), int64(s.ProxyGID)
-	}
-	all := crewOf(pod)
-	for i := range pod.Spec.EphemeralContainers {
-		c := &pod.Spec.EphemeralContainers[i]
-		if all.runsWith(member{c.Name, c.SecurityContext}, kind, id) {
-			r.note("the ephemeral container %q runs with the proxy's %s %d: its traffic is not redirected", c.Name, kind.name, id)
-		}
-	}
 }

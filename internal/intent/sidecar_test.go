@@ -144,8 +144,8 @@ func TestOf_debuggerRunsAsManagedProxy_isNoted(t *testing.T) {
 		debugger *corev1.SecurityContext
 		want     string
 	}{
-		"its user":               {ManagedProxy{UID: 7000}, &corev1.SecurityContext{RunAsUser: id(7000)}, `"debugger" runs with the proxy's uid 7000`},
-		"its group":              {ManagedProxy{GID: 7001}, &corev1.SecurityContext{RunAsGroup: id(7001)}, `"debugger" runs with the proxy's gid 7001`},
+		"its user":               {ManagedProxy{UID: 7000}, &corev1.SecurityContext{RunAsUser: id(7000)}, `"debugger" runs as the proxy (uid 7000)`},
+		"its group":              {ManagedProxy{GID: 7001}, &corev1.SecurityContext{RunAsGroup: id(7001)}, `"debugger" runs as the proxy (gid 7001)`},
 		"root beside its group":  {ManagedProxy{GID: 7001}, &corev1.SecurityContext{RunAsUser: id(0)}, ""},
 		"another user":           {ManagedProxy{UID: 7000}, &corev1.SecurityContext{RunAsUser: id(1)}, ""},
 		"a user that none names": {ManagedProxy{UID: 7000}, nil, ""},

@@ -98,7 +98,7 @@ func (s sources) owner(pod *corev1.Pod) {
 		source := claim.from
 		switch r := claim.rival; {
 		case r.field != "":
-			source = fmt.Sprintf("%s (but container %s can act as %s %d by the pod's %s)", source, r.name, id.kind.name, claim.id, r.field)
+			source = fmt.Sprintf("%s (but container %s can act as %s %d by %s)", source, r.name, id.kind.name, claim.id, r.by())
 		case r.name != "":
 			source = fmt.Sprintf("%s (but container %s has %s %d, too)", source, r.name, id.kind.name, claim.id)
 		}

@@ -38,18 +38,9 @@ func (r *reader) specOf(pod *corev1.Pod, c Config, managed *ManagedProxy) (iptab
 	if managed != nil {
 		managed.describe(&s)
 	} else {
-		uid, gid, note, err := proxyOwner(pod)
-		s.ProxyUID, s.ProxyGID = uid, gid
-		if err != nil {
-			r.errs = append(r.errs, err)
-		}
-		for _, n := range []string{note, crewOf(pod).asProxy(uid, gid)} {
-			if n != "" {
-				r.note("%s", n)
-			}
-		}
-		r.from.owner(pod)
+		r.owner(pod, &s)
 	}
+	r.note("%s", crewOf(pod).debugger(pod, s.ProxyUID, s.ProxyGID))
 	r.ownKeys(&s)
 	r.interfaces(&s)
 	r.proxyEnv(pod, &s)
@@ -85,15 +76,30 @@ func readerOf(pod *corev1.Pod, ns *corev1.Namespace, defaults Defaults, from sou
 	return reader{annotations: pod.Annotations, namespace: annotationsOf(ns), namespaceName: pod.Namespace, defaults: defaults, from: from}
 }
 
-// note adds a sentence about a setting, up to maxNotes.
+// owner reads by which ids the rules know the proxy of a pod that brings its own, and names the containers that are redirected otherwise than
+// their author may expect.
+func (r *reader) owner(pod *corev1.Pod, s *iptables.Spec) {
+	r.from.owner(pod)
+	var note string
+	var err error
+	if s.ProxyUID, s.ProxyGID, note, err = proxyOwner(pod); err != nil {
+		r.errs = append(r.errs, err)
+		return
+	}
+	r.note("%s", note)
+	r.note("%s", crewOf(pod).asProxy(s.ProxyUID, s.ProxyGID))
+	r.note("%s", beforeProxy(pod, *s))
+}
+
+// note adds a sentence about a setting, up to maxNotes. An empty one is none.
 func (r *reader) note(format string, args ...any) {
-	if len(r.notes) < maxNotes {
-		r.notes = append(r.notes, fmt.Sprintf(format, args...))
+	if text := fmt.Sprintf(format, args...); text != "" && len(r.notes) < maxNotes {
+		r.notes = append(r.notes, text)
 	}
 }
 
 // maxNotes bounds the notes for one pod.
-const maxNotes = 3
+const maxNotes = 5
 
 // found is the value of a setting. Messages call it by name. origin and key are where Explain says that it comes from.
 type found struct{ value, name, origin, key string }

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/iptables"
 )
 
 // Warnings returns what the author of a pod may have meant otherwise, one sentence each: annotations that look mistyped, labels that should
@@ -21,6 +23,9 @@ func Warnings(pod *corev1.Pod, ns *corev1.Namespace, in Intent) []string {
 	default:
 		return append(out, unusedSettings(pod)...)
 	}
+	if in.Spec.DNS != iptables.DNSOff && answersLookups(pod) {
+		out = append(out, "a container has port 53: with DNS capture, clients that ask it from their own port 53, as other DNS servers may, get no answer")
+	}
 	r := readerOf(pod, ns, nil, nil)
 	_, includesOwn := r.annotation(KeyIncludeInboundPorts)
 	_, excludesOwn := r.annotation(KeyExcludeInboundPorts)
@@ -32,6 +37,16 @@ func Warnings(pod *corev1.Pod, ns *corev1.Namespace, in Intent) []string {
 		out = append(out, fmt.Sprintf("%s has no effect beside %s", keyKubevirt, keyReroute))
 	}
 	return out
+}
+
+// answersLookups reports whether a container says that it is a DNS server.
+func answersLookups(pod *corev1.Pod) bool {
+	for i := range pod.Spec.Containers {
+		if slices.ContainsFunc(pod.Spec.Containers[i].Ports, func(p corev1.ContainerPort) bool { return p.ContainerPort == 53 && p.Protocol != corev1.ProtocolSCTP }) {
+			return true
+		}
+	}
+	return false
 }
 
 // unusedSettings names settings of a pod that is not redirected.

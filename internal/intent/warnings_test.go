@@ -39,6 +39,34 @@ func TestMistyped_unknownKey_namesTheNearest(t *testing.T) {
 	}
 }
 
+// What stands in a proxy of another name, and what DNS capture does to a DNS server, is told.
+func TestOf_settingsOfAProxyOfAnotherName_areNoted(t *testing.T) {
+	pod, ns := asking(crewPod(nil, ids{"app": nil, "istio-proxy-1": as(1337, 1337)}))
+	pod.Annotations[KeyInitialize] = "true"
+	for i := range pod.Spec.Containers {
+		if pod.Spec.Containers[i].Name == "istio-proxy-1" {
+			pod.Spec.Containers[i].Env = []corev1.EnvVar{{Name: envDNSCapture, Value: "true"}}
+		}
+	}
+	for _, p := range []*corev1.Pod{pod, Strip(pod)} {
+		got, err := Of(p, ns, config())
+		if notes := strings.Join(got.Notes, "\n"); err != nil || !strings.Contains(notes, envDNSCapture+` in the environment of container "istio-proxy-1" has no effect`) {
+			t.Errorf("error %v, notes %q", err, notes)
+		}
+	}
+}
+
+func TestWarnings_dnsServerWithDNSCapture_isTold(t *testing.T) {
+	for value, want := range map[string]bool{"all": true, "off": false} {
+		pod, ns := asking(annotate(KeyDNSCapture, value))
+		pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 53, Protocol: corev1.ProtocolUDP}}
+		in, err := Of(pod, ns, config())
+		if got := strings.Join(Warnings(pod, ns, in), "\n"); err != nil || strings.Contains(got, "port 53") != want {
+			t.Errorf("%s: error %v, warnings %q", value, err, got)
+		}
+	}
+}
+
 func TestDistance(t *testing.T) {
 	for words, want := range map[[2]string]int{
 		{"", ""}: 0, {"", "abc"}: 3, {"abc", ""}: 3, {"abc", "abc"}: 0, {"kitten", "sitting"}: 3, {"abc", "acb"}: 2, {"abc", "xabc"}: 1,

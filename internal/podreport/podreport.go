@@ -28,7 +28,9 @@ const (
 	ReasonNotRequired       = "NotRequired"
 	ReasonSandboxNotReady   = "SandboxNotReady"
 	ReasonInvalidAnnotation = "InvalidAnnotation"
-	ReasonRedirectFailed    = "RedirectFailed"
+	// ReasonProxyUnknown means that no user or group tells the pod's proxy from its other containers.
+	ReasonProxyUnknown   = "ProxyUnknown"
+	ReasonRedirectFailed = "RedirectFailed"
 	// ReasonContended means that somebody keeps changing the rules; the event's reason is ReasonRulesContended.
 	ReasonContended      = "Contended"
 	ReasonRulesContended = "RulesContended"

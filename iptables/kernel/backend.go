@@ -100,7 +100,7 @@ func (e Backend) apply(ctx context.Context, ns *netns.NS, id podnet.Identity, wa
 		out, err = in.finish(ctx, ns, want, out)
 	}
 	if err == nil && known && !out.Provisional && (len(out.Preempted) == 0 || !foreign.Owned(ctx, ns)) {
-		now.preempted, now.by = out.Preempted, in.chosen
+		now.preempted, now.around, now.by = out.Preempted, out.Around, in.chosen
 		e.memory.verified(id, now, want)
 	}
 	if err == nil {
@@ -130,7 +130,7 @@ func (e Backend) fromMemory(
 		out.Drift = out.Drift.Bounded()
 		last = last.edited(now)
 	}
-	out.Preempted = last.preempted
+	out.Preempted, out.Around = last.preempted, last.around
 	e.memory.verified(id, last, want)
 	return out, true, loopbackError(ns, last.by)
 }
@@ -187,8 +187,20 @@ func (e Backend) finish(ctx context.Context, ns *netns.NS, want iptables.Ruleset
 	if err != nil {
 		return out, err
 	}
-	out.Preempted, err = foreign.Preempting(ctx, ns, foreign.OursOf(want, e.chosen.BuiltIn()))
+	out.Preempted, out.Around, err = e.preempting(ctx, ns, want)
 	return out, err
+}
+
+// preempting returns what of others decides about packets before our rules and routes do, one line each, and whether the namespace's addresses and
+// devices had a say in that.
+func (e Backend) preempting(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (lines []string, around bool, err error) {
+	ours := foreign.OursOf(want, e.chosen.BuiltIn())
+	lines, err = foreign.Preempting(ctx, ns, ours)
+	if err != nil || !want.Routing {
+		return lines, ours.LookedAround(), err
+	}
+	before, err := routing.Before(ns)
+	return append(lines, before...), ours.LookedAround(), err
 }
 
 func remains(of Driver) iptables.Difference {

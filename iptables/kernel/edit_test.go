@@ -97,6 +97,23 @@ func TestApply_otherElements_readsNoRules(t *testing.T) {
 }
 
 // Foreign rules before ours are reported from memory, until anything changes or a minute is over.
+// A rule about a device that is not there is none of ours, until the device comes: the kernel counts no change of rules then.
+func TestApply_deviceOfAForeignRuleComes_isReported(t *testing.T) {
+	const drop = "nft 'table inet x {\nchain c { type filter hook output priority -310; oifname wg0 drop; }\n}'"
+	e, place, ns, _ := counted(t, excludingPorts(t, 1), drop)
+	past := time.Duration(0)
+	e.memory.now = func() time.Time { return time.Now().Add(past) }
+	report := func() int { return len(mustApplyIn(t, e, place, excludingPorts(t, 1)).Preempted) }
+	if n := report(); n != 0 {
+		t.Errorf("%d lines about a device that is not there", n)
+	}
+	mustRun(t, ns, "ip link add wg0 type veth peer name wg1")
+	past = preemptedAge
+	if n := report(); n != 1 {
+		t.Errorf("%d lines a minute after the device came", n)
+	}
+}
+
 func TestApply_preempted_isRemembered(t *testing.T) {
 	const drop = "nft 'table inet x {\nchain c { type filter hook output priority -310; tcp dport 9 drop; }\n}'"
 	e, place, ns, applied := counted(t, excludingPorts(t, 1), drop)

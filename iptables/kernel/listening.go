@@ -35,12 +35,12 @@ const (
 	maxListeners = 8192
 )
 
-// Listening returns the ports on which a pod listens for others, without those of a user ID. It implements controllers.Listeners.
-func (n Namespaces) Listening(ctx context.Context, at podnet.Place, proxyUID uint32) ([]uint16, error) {
+// Listening returns the ports on which a pod listens for others, without those of its proxy. It implements controllers.Listeners.
+func (n Namespaces) Listening(ctx context.Context, at podnet.Place, isProxy func(uid uint32) bool) ([]uint16, error) {
 	return Visit(ctx, n, at, func(ctx context.Context, ns *netns.NS) (ports []uint16, err error) {
 		left := maxListeners
 		err = EachListener(ctx, ns, func(s Socket) (more bool) {
-			if s.UID != proxyUID && !s.Loopback {
+			if !isProxy(s.UID) && !s.Loopback {
 				ports = append(ports, s.Port)
 			}
 			left--
@@ -76,6 +76,7 @@ type Socket struct {
 	UID  uint32
 	// Waiting is how many connections a listener has not accepted yet.
 	Waiting uint32
+	Address netip.Addr
 	// Loopback is set if nobody outside of the pod can reach it.
 	Loopback bool
 }
@@ -128,6 +129,6 @@ func socketOf(body []byte) Socket {
 	}
 	return Socket{
 		Port: binary.BigEndian.Uint16(body[diagPort:]), UID: binary.NativeEndian.Uint32(body[diagUID:]),
-		Waiting: binary.NativeEndian.Uint32(body[diagQueue:]), Loopback: address.IsLoopback(),
+		Waiting: binary.NativeEndian.Uint32(body[diagQueue:]), Address: address, Loopback: address.IsLoopback(),
 	}
 }

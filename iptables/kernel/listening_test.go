@@ -32,7 +32,7 @@ func TestPortsOnWhichOthersCanReachAnApplication(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	got, err := namespaces(t).Listening(ctx, podnet.Place{Path: ns.Path()}, proxy)
+	got, err := namespaces(t).Listening(ctx, podnet.Place{Path: ns.Path()}, func(uid uint32) bool { return uid == proxy })
 	if d := cmp.Diff([]uint16{7000, 8080, 9090}, got); d != "" || err != nil {
 		t.Errorf("error %v\n%s", err, d)
 	}

@@ -23,6 +23,8 @@ type Held struct {
 	Others *podnet.ProgrammedByOthersError
 	// Preempting are rules of others that decide about packets before ours.
 	Preempting []string
+	// Hints name what else keeps redirected connections from the proxy, one sentence each.
+	Hints []string
 }
 
 // Apart returns the backend for calls that do not wait for those of e, nor those for them: while a call is late, every other one for its
@@ -47,7 +49,8 @@ func (e Backend) Look(ctx context.Context, at podnet.Place, want *iptables.Rules
 		if in, found.Drift, err = e.verify(ctx, ns, *want); err != nil {
 			return found, err
 		}
-		found.Preempting, err = foreign.Preempting(ctx, ns, foreign.OursOf(*want, in.chosen.BuiltIn()))
+		found.Hints = hints(ctx, ns, *want)
+		found.Preempting, _, err = in.preempting(ctx, ns, *want)
 		return found, err
 	})
 }

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"hash/maphash"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,7 +23,8 @@ const (
 	// legacyAge is how long the memory of a namespace with tables of x_tables is used. They have no count of changes: a process that changes
 	// a table while it is being read, and back, is not noticed.
 	legacyAge = time.Minute
-	// preemptedAge is how long foreign rules before ours are reported from memory: a chain of a device goes with it, without a count.
+	// preemptedAge is how long foreign rules before ours are reported from memory, or left out because of addresses and devices: devices, with their
+	// chains, and addresses come and go without a count.
 	preemptedAge = time.Minute
 	// maxKept bounds the rule sets whose elements are kept, maxKeptElements their elements: some megabytes.
 	maxKept         = 256
@@ -63,6 +65,8 @@ type verification struct {
 	by     Driver          // wrote our rules
 	// preempted are foreign rules before ours.
 	preempted []string
+	// around is set if others were left out because of the addresses and devices of the namespace.
+	around bool
 }
 
 func newMemory() *memory {
@@ -97,7 +101,7 @@ func (m *memory) begin(ns *netns.NS, id podnet.Identity, want iptables.Ruleset) 
 func (m *memory) unchanged(ns *netns.NS, id podnet.Identity, now verification, want iptables.Ruleset) (last verification, same bool, err error) {
 	last = m.of(id).verification
 	age := now.at.Sub(last.at)
-	old := now.rules.Legacy != 0 && age >= legacyAge || len(last.preempted) > 0 && age >= preemptedAge
+	old := now.rules.Legacy != 0 && age >= legacyAge || (len(last.preempted) > 0 || last.around) && age >= preemptedAge
 	if last.at.IsZero() || old || last.rules != now.rules {
 		return last, false, nil
 	}
@@ -107,6 +111,12 @@ func (m *memory) unchanged(ns *netns.NS, id podnet.Identity, now verification, w
 	}
 	if drift, err := compare(ns, want); err != nil || len(drift) > 0 {
 		return last, false, err
+	}
+	if want.Routing {
+		before, err := routing.Before(ns)
+		if err != nil || slices.ContainsFunc(before, func(line string) bool { return !slices.Contains(last.preempted, line) }) {
+			return last, false, err
+		}
 	}
 	last.routes, last.legacy = now.routes, now.legacy
 	return last, true, nil

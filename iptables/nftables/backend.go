@@ -190,7 +190,7 @@ func (b *Backend) Read(ctx context.Context, ns *netns.NS) (have iptables.Ruleset
 		return have, false, err
 	}
 	routes, err := routing.Read(ns)
-	have.Loopback, have.Routing = routes.Loopback, routes.Routing
+	have.Loopback, have.Routing, have.Unsourced = routes.Loopback, routes.Routing, routes.Unsourced
 	return have, err == nil, err
 }
 

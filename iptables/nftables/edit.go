@@ -46,7 +46,7 @@ func (b *Backend) Edit(ctx context.Context, ns *netns.NS, generation uint32, hav
 //   - In an interval set, kernels before 6.17 do not find an address while an added interval overlaps a removed one around it.
 func edits(have, want iptables.Ruleset) (all []edit) {
 	sameName := func(a, b iptables.Set) bool { return a.Name == b.Name && a.Kind == b.Kind }
-	if have.Loopback != want.Loopback || have.Routing != want.Routing ||
+	if have.Loopback != want.Loopback || have.Routing != want.Routing || have.Unsourced ||
 		!slices.EqualFunc(have.Chains, want.Chains, sameChain) || !slices.EqualFunc(have.Sets, want.Sets, sameName) {
 		return nil
 	}

@@ -55,30 +55,46 @@ func unfinished(policy []policyState) error {
 	return nil
 }
 
-func exactly(f []found) bool { return len(f) == 1 && f[0].exact }
+// exactly reports whether there is what is ours, and nothing else. A list may have it twice.
+func exactly(f []found) bool {
+	return len(f) > 0 && !slices.ContainsFunc(f, func(one found) bool { return !one.exact })
+}
 
 // wrap adds to an error which family it is about.
 func (h policyState) wrap(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("policy route of %s: %w", map[byte]string{unix.AF_INET: "IPv4", unix.AF_INET6: "IPv6"}[h.family], err)
+	return fmt.Errorf("policy route of %s: %w", h.name(), err)
+}
+
+func (h policyState) name() string {
+	return map[byte]string{unix.AF_INET: "IPv4", unix.AF_INET6: "IPv6"}[h.family]
+}
+
+// families returns the address families of the namespace.
+func (n *namespace) families() []byte {
+	if n.hasIPv6() {
+		return []byte{unix.AF_INET, unix.AF_INET6}
+	}
+	return []byte{unix.AF_INET}
+}
+
+// missing reports whether an error of a list says that there is nothing to list: no such table, or no IPv6 in the kernel (ipv6.disable=1).
+func missing(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAFNOSUPPORT)
 }
 
 // readPolicy reads the rules and routes that may be ours.
 func (n *namespace) readPolicy() (err error) {
 	n.policy = nil
-	families := []byte{unix.AF_INET}
-	if n.hasIPv6() {
-		families = append(families, unix.AF_INET6)
-	}
-	for _, family := range families {
+	for _, family := range n.families() {
 		h := policyState{family: family}
-		if h.rules, err = n.readRules(h); err != nil {
-			return h.wrap(fmt.Errorf("list rules: %w", err))
-		}
 		if h.routes, h.unread, err = n.list(unix.RTM_GETROUTE, h, [][]byte{table()}, h.route); err != nil {
 			return h.wrap(fmt.Errorf("list routes: %w", err))
+		}
+		if h.rules, err = n.readRules(h); err != nil {
+			return h.wrap(fmt.Errorf("list rules: %w", err))
 		}
 		h.unread = h.unread && len(h.routes) > 1 // kernels before 4.20 also return routes of other tables
 		n.policy = append(n.policy, h)
@@ -86,11 +102,12 @@ func (n *namespace) readPolicy() (err error) {
 	return nil
 }
 
-// readRules returns the rules that lead to the table. A pod may have more rules in front of ours than are read: then the kernel is asked for
-// ours alone.
+// readRules returns the rules that lead to the table. The kernel is asked for ours alone where a list is no proof that it is missing: a pod may have
+// more rules in front of ours than are read; and while somebody changes rules, a list may lack another rule, or have it twice, and the
+// kernel does not say so (Linux 6.18). A namespace without our route needs no proof.
 func (n *namespace) readRules(h policyState) ([]found, error) {
 	rules, unread, err := n.list(unix.RTM_GETRULE, h, nil, h.rule)
-	if err != nil || !unread || slices.ContainsFunc(rules, func(f found) bool { return f.exact }) {
+	if err != nil || !unread && !exactly(h.routes) || slices.ContainsFunc(rules, func(f found) bool { return f.exact }) {
 		return rules, err
 	}
 	there, err := n.hasRule(h)
@@ -132,7 +149,7 @@ func (n *namespace) list(
 			return !unread
 		})
 	})
-	if errors.Is(err, unix.ENOENT) { // there is no such table
+	if missing(err) {
 		return nil, false, nil
 	}
 	return out, unread, err

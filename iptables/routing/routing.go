@@ -23,9 +23,12 @@ const limit = 2 * time.Second
 
 // Read returns the addresses and policy routes in the namespace that may be ours.
 func Read(ns *netns.NS) (have iptables.Ruleset, err error) {
-	err = within(ns, func(n *namespace) error {
+	err = within(ns, func(n *namespace) (err error) {
 		have.Loopback, have.Routing = n.inPlace(), n.routed()
-		return nil
+		if n.hasPolicy() {
+			have.Unsourced, err = unsourced()
+		}
+		return err
 	})
 	return have, err
 }
@@ -63,6 +66,11 @@ func Around(ns *netns.NS, want iptables.Ruleset, write func() error) error {
 	var left error
 	if err := setDemux(ns); err != nil {
 		return err
+	}
+	if want.Routing {
+		if err := acceptSources(ns); err != nil {
+			return err
+		}
 	}
 	err := within(ns, func(n *namespace) (err error) {
 		if err := n.setLoUp(); err != nil {

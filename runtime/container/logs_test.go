@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -23,6 +25,26 @@ func (f *fakeCRI) ExecSync(_ context.Context, r *criv1.ExecSyncRequest) (*criv1.
 		return nil, status.Error(codes.NotFound, "no such container")
 	}
 	return &criv1.ExecSyncResponse{Stdout: []byte(r.GetCmd()[0]), Stderr: []byte("e"), ExitCode: int32(r.GetTimeout())}, nil
+}
+
+// A process that ends between the look and the signal is gone, and no fault of the runtime's.
+func TestSignal_processHasEnded_isGone(t *testing.T) {
+	c := exec.CommandContext(t.Context(), "true")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.PidfdOpen(c.Process.Pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := process{fd: fd, id: "c1"}
+	defer p.close()
+	if err := c.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.signal(unix.SIGTERM); !errors.Is(err, sidecar.ErrGone) {
+		t.Error(err)
+	}
 }
 
 // proxyOf is a proxy of the pod shop/cart.

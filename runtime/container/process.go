@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -46,7 +47,11 @@ func open(ctx context.Context, client criv1.RuntimeServiceClient, id string) (pr
 }
 
 func (p process) signal(s unix.Signal) error {
-	if err := unix.PidfdSendSignal(p.fd, s, nil, 0); err != nil {
+	err := unix.PidfdSendSignal(p.fd, s, nil, 0)
+	if errors.Is(err, unix.ESRCH) { // it ended since it was opened
+		err = errors.Join(sidecar.ErrGone, err)
+	}
+	if err != nil {
 		return fmt.Errorf("signal container %s: %w", p.id, err)
 	}
 	return nil

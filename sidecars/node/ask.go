@@ -137,8 +137,11 @@ func connect(ctx context.Context, fd int, port int32) (net.Conn, error) {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
 	deadline, _ := ctx.Deadline()
-	left := max(0, time.Until(deadline)) // less than 0 is for ever, and a pod may drop what the kernel sends
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, int(left/time.Millisecond)+1)
+	n, err := 0, error(unix.EINTR)
+	for errors.Is(err, unix.EINTR) { // as a signal of Go's scheduler does
+		left := max(0, time.Until(deadline)) // less than 0 is for ever, and a pod may drop what the kernel sends
+		n, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, int(left/time.Millisecond)+1)
+	}
 	if err == nil && n == 0 {
 		err = context.DeadlineExceeded
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	goruntime "runtime"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +68,42 @@ func TestConnect_noTimeLeft_returns(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Error("it waits on")
 	}
+}
+
+// Signals interrupt what waits: Go's scheduler sends them to threads that run for long.
+func TestConnect_interrupted_waitsOn(t *testing.T) {
+	listener, port := listenWithoutQueue(t)
+	for range 3 {
+		fd := newSocket(t)
+		if err := unix.Connect(fd, listener); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+			t.Fatal(err)
+		}
+	}
+	goruntime.LockOSThread()
+	defer goruntime.UnlockOSThread()
+	thread, stop, done := unix.Gettid(), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+				_ = unix.Tgkill(unix.Getpid(), thread, unix.SIGURG)
+			}
+		}
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	fd, err := unix.Dup(newSocket(t)) // connect closes it
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := connect(ctx, fd, port); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v", err)
+	}
+	close(stop)
+	<-done
 }
 
 // listenWithoutQueue listens on the loopback, and accepts nothing.

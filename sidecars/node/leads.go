@@ -88,10 +88,14 @@ func (l *leads) set(s podnet.Sandbox, now lead) (before lead, changed bool, err 
 	return old.Now, true, l.write(s.UID, led{Sandbox: s.ID, Now: now})
 }
 
-func (l *leads) forget(podUID string) {
+// forget forgets a pod.
+func (l *leads) forget(podUID string) { l.forgetSandbox(podUID, "") }
+
+// forgetSandbox forgets a pod, unless it has another sandbox by now. "" is any.
+func (l *leads) forgetSandbox(podUID, sandbox string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if old, known := l.known[podUID]; known {
+	if old, known := l.known[podUID]; known && (sandbox == "" || sandbox == old.Sandbox) {
 		removeNote(l.path(podUID, old.Sandbox))
 		delete(l.known, podUID)
 	}
@@ -106,8 +110,8 @@ func (l *leads) prune(ctx context.Context, ready func(ctx context.Context, sandb
 				logr.FromContextOrDiscard(ctx).Error(err, "notes of ended sandboxes not looked for")
 				return
 			}
-			if _, known := l.of(podnet.Sandbox{UID: uid, ID: sandbox}); !runs && known {
-				l.forget(uid)
+			if !runs {
+				l.forgetSandbox(uid, sandbox)
 			}
 		}
 	}, prunePause)

@@ -95,3 +95,23 @@ func TestPrune_endedSandboxes_haveNoNotes(t *testing.T) {
 		t.Errorf("files %v, known %v, error %v", files, l.known, err)
 	}
 }
+
+// A pod gets a new sandbox while the old one is asked about.
+func TestPrune_sandboxMadeAnew_keepsItsNote(t *testing.T) {
+	l := newLeadsIn(t, t.TempDir())
+	set := func(sandbox string) {
+		if _, _, err := l.set(podnet.Sandbox{UID: "u1", ID: sandbox}, lead{Profile: "edge"}); err != nil {
+			t.Error(err)
+		}
+	}
+	set("s1")
+	ctx, cancel := context.WithCancel(t.Context())
+	l.prune(ctx, func(context.Context, string) (bool, error) {
+		set("s2")
+		cancel()
+		return false, nil
+	})
+	if _, known := l.of(podnet.Sandbox{UID: "u1", ID: "s2"}); !known {
+		t.Errorf("known %v", l.known)
+	}
+}

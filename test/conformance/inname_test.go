@@ -77,6 +77,42 @@ func TestTProxy_connectionInClientsNameIsForgotten_goesOn(t *testing.T) {
 	}
 }
 
+// Programs for VPNs set src_valid_mark in the pod, also long after the rules are there: the next look makes it harmless.
+func TestTProxy_srcValidMark_inboundReachesTheProxy(t *testing.T) {
+	for _, b := range backends(t) {
+		pod, world := kerneltest.NewPod(t)
+		rules := configuration{spec: with(tproxy)}.rules(t)
+		ask := func() string {
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer cancel()
+			reply, _ := kerneltest.Dial(ctx, world, kerneltest.App, "", kerneltest.Pod4+":8080")
+			return reply.Banner
+		}
+		apply := func() bool {
+			out, err := b.Apply(t.Context(), pod.Path(), rules)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return out.Changed()
+		}
+		apply()
+		listenInbound(t, pod)
+		kerneltest.Shell(t, pod, "echo 1 >/proc/sys/net/ipv4/conf/all/src_valid_mark", "")
+		if got := ask(); got != "" {
+			t.Errorf("%s: with src_valid_mark alone answered by %q: the kernel has changed", b.Name(), got)
+		}
+		if changed := apply(); !changed {
+			t.Errorf("%s: nothing was found to mend", b.Name())
+		}
+		if got := ask(); !strings.HasPrefix(got, "PROXY") {
+			t.Errorf("%s: answered by %q", b.Name(), got)
+		}
+		if changed := apply(); changed {
+			t.Errorf("%s: it was mended twice", b.Name())
+		}
+	}
+}
+
 // askInName connects from the pod to dst with a source address that is not the pod's.
 func (w world) askInName(ctx context.Context, owner kerneltest.Owner, mark int, client netip.Addr, dst string) (text string, err error) {
 	d := inName(mark, client)

@@ -1,9 +1,11 @@
 package conformance
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -114,6 +116,32 @@ func bothWays(r iptables.Ruleset) iptables.Ruleset {
 		}
 	}
 	return r
+}
+
+// While no proxy answers lookups they are refused at once, and not after the application's seconds of patience.
+func TestDNSCapture_nobodyListens_isRefused(t *testing.T) {
+	for name, way := range ways(t) {
+		for _, resolver := range []string{"8.8.8.8:53", "[fd00:99::34]:53"} {
+			t.Run(name+"/"+resolver, func(t *testing.T) {
+				w := newWorld(t, "ds")
+				mustApply(t, way.backend, w, configuration{spec: with(func(s *iptables.Spec) { s.Mode, s.DNS = way.mode, iptables.DNSAll })})
+				err := kerneltest.As(w.pod(), kerneltest.App, func() error {
+					c, err := new(net.Dialer).DialContext(t.Context(), "udp", resolver)
+					if err != nil {
+						return err
+					}
+					defer c.Close()
+					errDeadline := c.SetDeadline(time.Now().Add(3 * time.Second))
+					_, errWrite := c.Write([]byte("lookup"))
+					_, errRead := c.Read(make([]byte, 1))
+					return errors.Join(errDeadline, errWrite, errRead)
+				})
+				if !errors.Is(err, unix.ECONNREFUSED) {
+					t.Errorf("%v, want a refusal", err)
+				}
+			})
+		}
+	}
 }
 
 // A resolver on loopback alone never hears a virtual machine: a redirect leads to the interface's address, and the kernel drops what is

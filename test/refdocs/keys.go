@@ -31,6 +31,9 @@ func keys() []key {
 // onBoth: a pod's value counts before its namespace's, which is the default of its pods.
 const onBoth = "namespace, pod"
 
+// onNamespace: a pod's own has no effect.
+const onNamespace = "namespace"
+
 func ownKeys() []key {
 	const port, ranges = "a port, 1 to 65535", "ports and ranges of ports"
 	return []key{
@@ -45,6 +48,7 @@ func ownKeys() []key {
 			intent.KeyInboundPorts, onBoth, "`all` or `listening`", "the profile's `inboundPorts`, else `--inbound-ports`, all",
 			"`listening` captures an included inbound port only while somebody listens there",
 		},
+		{intent.KeyForeignRules, onNamespace, "`fail` or `warn`", "`--foreign-rules`, fail", "what becomes of a pod in which foreign rules may decide about packets before ours: it fails, or stays ready with a warning"},
 		{intent.KeyIPv6, onBoth, "`capture` or `direct`", "`capture` with `ISTIO_DUAL_STACK`, else `--ipv6`", "`direct` leaves IPv6 without rules"},
 		{intent.KeyDNSCapture, onBoth, "`all`, `resolv.conf` or `off`", "`ISTIO_META_DNS_CAPTURE` of the proxy: all or off", "DNS lookups that go to the proxy: all, to the pod's own resolvers, or none"},
 		{intent.KeyIncludeInboundPorts, onBoth, ranges, "Istio's key decides", "ports of the pod that are redirected, beside a list of Istio's key, or instead of its `*`"},

@@ -31,10 +31,11 @@ func conditionReasons() []reason {
 		{name: podreport.ReasonProxyNotReady, status: no, means: "the rules are in force, and the managed or shared proxy does not serve the pod", do: "look at the pod's `ManagedProxy`"},
 		{name: podreport.ReasonProxyRefused, status: no, means: "the pod has chosen a ProxyProfile and cannot have a proxy of it", do: "what the message says"},
 		{name: podreport.ReasonSandboxNotReady, status: no, means: "the pod's sandbox is being made anew", do: "wait"},
-		{name: podreport.ReasonInvalidAnnotation, status: no, means: "an annotation has an invalid value; existing rules stay", do: "correct the annotation that the message names"},
+		{name: podreport.ReasonInvalidAnnotation, status: no, means: "an annotation has an invalid value, and the pod has no rules", do: "correct the annotation that the message names"},
+		{name: podreport.ReasonProxyUnknown, status: no, means: "no user or group tells the proxy from the pod's other containers; existing rules stay", do: "give the container `istio-proxy` a `runAsUser` or `runAsGroup` that no other container has"},
 		{name: podreport.ReasonRedirectFailed, status: no, means: "the kernel refuses the rules, or a new pod's sandbox was not found; tried again at least every 15 s", do: "read the message, then the agent's log"},
 		{name: podreport.ReasonContended, status: no, means: "somebody keeps changing the rules, which are repaired with growing pauses", do: "find and stop who writes; the events `" + podreport.ReasonRulesRepaired + "` say what differed"},
-		{name: podreport.ReasonPreempted, status: no, means: "foreign rules see the pod's packets before ours", do: "delete the rules that the message lists, or re-create the pod without what writes them"},
+		{name: podreport.ReasonPreempted, status: no, means: "foreign rules may decide about the pod's packets before ours", do: "delete the rules that the message lists, re-create the pod without what writes them, or accept them: `foreign-rules: warn`"},
 	}
 }
 
@@ -43,11 +44,12 @@ func podEvents() []reason {
 	const warning, normal = corev1.EventTypeWarning, corev1.EventTypeNormal
 	return []reason{
 		{name: podreport.ReasonInvalidAnnotation, kind: warning, means: "an annotation has an invalid value; the event says what is allowed", do: "correct it"},
+		{name: podreport.ReasonProxyUnknown, kind: warning, means: "no user or group tells the proxy from the pod's other containers", do: "give the container `istio-proxy` one of its own"},
 		{name: podreport.ReasonRedirectFailed, kind: warning, means: "the rules could not be written", do: "read the event, then the agent's log"},
 		{name: podreport.ReasonProxyRefused, kind: warning, means: "the pod cannot have a proxy of the ProxyProfile that it has chosen", do: "what the event says"},
 		{name: podreport.ReasonRulesRepaired, kind: warning, means: "somebody had changed the rules, and they were repaired; `-` was missing, `+` was added", do: "find who writes into the pod's network namespace"},
 		{name: podreport.ReasonRulesContended, kind: warning, means: "that happened three times in a row", do: "the same"},
-		{name: podreport.ReasonRulesPreempted, kind: warning, means: "foreign rules see the pod's packets before ours", do: "delete the rules that the event lists"},
+		{name: podreport.ReasonRulesPreempted, kind: warning, means: "foreign rules may decide about the pod's packets before ours", do: "delete the rules that the event lists, or accept them: `foreign-rules: warn`"},
 		{name: podreport.ReasonNote, kind: warning, means: "a setting does not do what its author may expect", do: "read the event"},
 		{name: podreport.ReasonListening, kind: normal, means: "the captured inbound ports on which somebody listens have changed", do: "nothing"},
 		{name: podreport.ReasonNotRequired, kind: normal, means: "the pod asked and gets no rules; the event says why", do: "what the event says"},

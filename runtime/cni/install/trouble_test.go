@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/cni/libcni"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -83,6 +84,30 @@ func TestInstall_unchainableNetwork_saysWhy(t *testing.T) {
 				t.Errorf("written (-before +after):\n%s", diff)
 			}
 		})
+	}
+}
+
+// A list may have plugins of its own and more in a directory, which run behind ours.
+func TestInstall_directoryBesideTheList_runsBehindOurs(t *testing.T) {
+	n := newNode(t)
+	n.put(t, "10-a.conflist", `{"cniVersion":"1.1.0","name":"dir","plugins":[{"type":"bridge"}]}`)
+	if err := os.Mkdir(filepath.Join(n.conf, "dir"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n.put(t, "dir/20-more.conf", `{"type":"portmap"}`)
+	if err := n.installer(t).Install(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	list, err := libcni.NetworkConfFromFile(filepath.Join(n.conf, "10-a.conflist"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kinds []string
+	for _, p := range list.Plugins {
+		kinds = append(kinds, p.Network.Type)
+	}
+	if d := cmp.Diff([]string{"bridge", "istio-pod-network-cni", "portmap"}, kinds); d != "" {
+		t.Error(d)
 	}
 }
 
