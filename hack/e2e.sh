@@ -20,6 +20,7 @@
 # E2E_CHAOS_SEED chooses what the minute of chaos does: always the same unless it says otherwise; empty, a seed is drawn.
 # E2E_POWERCUT_CUTS is how many power cuts there are, E2E_POWERCUT_SEED what they interrupt: 3, always the same, unless they say otherwise.
 # E2E_ROTATED_PODS is how many pods have their proxies' secrets replaced under load, E2E_ROTATIONS how often: 3 and 1 unless they say otherwise.
+# E2E_HELM4 is a program of Helm 4 for "lifecycle", which is built unless it says otherwise.
 # E2E_RELEASED is the commit whose chart is the one before in "lifecycle": the same chart with another version unless it says otherwise.
 # E2E_RELEASE is how long each release that never becomes ready stays: 20s unless it says otherwise.
 # E2E_BENCH=small runs the benchmarks behind the tests of the rounds nftables and nri, each once with small sizes: their figures say nothing, but
@@ -192,6 +193,15 @@ build() {
   hack/cluster/kc build --runtime "$runtime"
   hack/cluster/kc images
 }
+
+# helm4 builds Helm 4 of the version that the chart's tests have, and prints where.
+helm4() {
+  local version dir
+  version=$(awk '$1 == "helm.sh/helm/v4" { print $2 }' hack/go.mod)
+  dir=${XDG_CACHE_HOME:-$HOME/.cache}/$name/tools/helm4-$version
+  if [[ ! -x $dir/helm ]]; then GOBIN=$dir CGO_ENABLED=0 hack/quick.sh go install "helm.sh/helm/v4/cmd/helm@$version" >&2; fi
+  echo "$dir/helm"
+}
 if [[ -z ${E2E_BUILT:-} ]]; then
   build
   if [[ ${E2E_KERNEL:-} ]]; then
@@ -206,6 +216,11 @@ if [[ $hooks == *" istio "* && -z ${E2E_ISTIO:-} ]]; then
   E2E_ISTIO=$(hack/istio.sh)
 fi
 export E2E_ISTIO=${E2E_ISTIO:-}
+if [[ $hooks == *" lifecycle "* && -z ${E2E_HELM4:-} ]]; then
+  say "building Helm 4"
+  E2E_HELM4=$(helm4)
+  export E2E_HELM4
+fi
 
 if $kc status >/dev/null 2>&1; then
   if [[ -z $keep ]]; then

@@ -9,8 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A release goes through people's tools, one after the other: Helm 3, kubectl, Helm 4 if E2E_HELM4 names its program (else Helm 3 goes on), `helm test`,
-// and away. Then kubectl applies what Helm renders, twice. Nothing conflicts that nobody has changed, nothing differs for ever, and what is left is what
+// A release goes through people's tools, one after the other: Helm 3, kubectl, Helm 4, `helm test`, and away. Then kubectl applies what Helm renders, twice. Nothing conflicts that nobody has changed, nothing differs for ever, and what is left is what
 // docs/removal.md says, profiles of people included.
 //
 // Not parallel: it is alone on the node.
@@ -34,8 +33,7 @@ func TestLifecycleThroughTools(t *testing.T) {
 	s.wantArgument(t, "--log-level=info")
 	four := r
 	if four.helm = os.Getenv("E2E_HELM4"); four.helm == "" {
-		t.Log("E2E_HELM4 names no program of Helm 4: Helm 3 goes on")
-		four.helm = r.helm
+		t.Fatal("E2E_HELM4 names no program of Helm 4: see hack/e2e.sh")
 	}
 	four.do(t, "upgrade", r.now, "--reset-then-reuse-values", "--set", "logLevel=error")
 	s.wantArgument(t, "--log-level=error")

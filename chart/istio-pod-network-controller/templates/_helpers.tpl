@@ -280,11 +280,9 @@ The agent runs proxies by the runtime's CRI. Without the policy its right to cre
   (list "pprof-addr" $v.pprofAddr)
   (list "log-level" $v.logLevel)
   (list "verify-interval" $v.verifyInterval)
+  (list "foreign-rules" $v.foreignRules)
 }}
 - {{ printf "--%s=%v" (first .) (last .) | quote }}
-{{- end }}
-{{- if ne $v.foreignRules "fail" }}
-- {{ printf "--foreign-rules=%s" $v.foreignRules | quote }}
 {{- end }}
 {{- if $v.sidecars.enabled }}
 - "--sidecars=true"

@@ -21,10 +21,10 @@ func notInValues() map[string]string {
 	return map[string]string{"node-name": "$(NODE_NAME)", "agent-namespace": "$(POD_NAMESPACE)", "pod-name": "$(POD_NAME)"}
 }
 
-// notByDefault are the flags that the chart leaves out, with their defaults, unless sidecars are on or the value is another. It never sets the
+// notByDefault are the flags that the chart leaves out, with their defaults, unless sidecars are on. It never sets the
 // directories, which it mounts.
 func notByDefault() map[string]string {
-	return map[string]string{"foreign-rules": "fail", "sidecars": "", "sidecars-required": "", "sidecar-root": sidecarRoot, "shared-root": sharedRoot, "sidecar-secrets": sidecarSecrets, "sidecar-token-audiences": ""}
+	return map[string]string{"sidecars": "", "sidecars-required": "", "sidecar-root": sidecarRoot, "shared-root": sharedRoot, "sidecar-secrets": sidecarSecrets, "sidecar-token-audiences": ""}
 }
 
 // The flags of `run` and the chart's arguments are the same set, and an untouched values.yaml says what an untouched flag says.
