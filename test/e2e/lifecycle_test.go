@@ -90,10 +90,11 @@ func TestLifecycleUpgradeRollbackRemoval(t *testing.T) {
 		t.Errorf("the rules, or their handles, have changed\nfrom:\n%s\nto:\n%s", text, after)
 	}
 	s.wantAfterwards(t, pod.Name)
-	// Helm leaves the namespace that it has made, with what Kubernetes puts into each, and definitions.
+	// Helm leaves the namespace that it has made, with what Kubernetes puts into each, and definitions, for which Kubernetes makes an APIService.
 	wantNothingElse(t, "objects of the cluster", objects, s.objects(t), "Namespace <none> "+agentName,
 		"ConfigMap "+agentName+" kube-root-ca.crt", "ServiceAccount "+agentName+" default",
-		"CustomResourceDefinition <none> managedproxies.pod-network-controller.istio.io", "CustomResourceDefinition <none> proxyprofiles.pod-network-controller.istio.io")
+		"CustomResourceDefinition <none> managedproxies.pod-network-controller.istio.io", "CustomResourceDefinition <none> proxyprofiles.pod-network-controller.istio.io",
+		"APIService <none> v1alpha1.pod-network-controller.istio.io")
 	wantNothingElse(t, "files of the node", files, s.files(t), "/opt/cni/bin/istio-pod-network-cni", "/run/istio-pod-network-controller", "/run/crio")
 }
 

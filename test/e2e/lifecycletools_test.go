@@ -95,5 +95,5 @@ func (s *space) wantLeft(t *testing.T, before map[string]string) {
 	}
 	wantNothingElse(t, "objects of the cluster", before, now, "Namespace <none> "+agentName,
 		"ConfigMap "+agentName+" kube-root-ca.crt", "ServiceAccount "+agentName+" default",
-		"CustomResourceDefinition <none> managedproxies"+group, "CustomResourceDefinition <none> proxyprofiles"+group)
+		"CustomResourceDefinition <none> managedproxies"+group, "CustomResourceDefinition <none> proxyprofiles"+group, "APIService <none> v1alpha1"+group)
 }
