@@ -93,7 +93,7 @@ func TestClear_record_onlyAClusterThatIsUpIsKept(t *testing.T) {
 }
 
 func TestStatusIsNotReadyWhileOneDaemonIsDown(t *testing.T) {
-	c := &Cluster{Plan: plan.Default(), Layout: testLayout(), Out: io.Discard}
+	c := &Cluster{Plan: plan.Default(), Layout: layout.Layout{Source: "/source", Cache: "/cache", Run: "/run/cluster"}, Out: io.Discard}
 	status := c.Status(&state.State{Ready: true})
 	if status.Ready {
 		t.Error("ready without its namespaces")

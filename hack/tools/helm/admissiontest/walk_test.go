@@ -20,45 +20,6 @@ func withProxies(more string) string {
 	return "{sidecars: {enabled: true, istio: {enabled: true, image: a}}, admission: {restrictAgent: true}" + more + "}"
 }
 
-// A release goes from Helm 3 to Helm 4, with what people do to its DaemonSet between, and away. One installation makes the definitions and the profile of
-// their kind. What is left is what docs/removal.md says, and the next installation takes it.
-func TestRelease_fromHelm3ToHelm4(t *testing.T) {
-	s := startServer(t)
-	s.namespace(t, release, nil, nil)
-	s.namespace(t, "istio-system", nil, nil)
-	three, four := s.helm3(t), s.helm4(t, false)
-	made := three.install(t, withProxies(""))
-	s.wantProfiles(t, "istio")
-	upgrades := func(with engine, more, wantLevel string) {
-		t.Helper()
-		if _, err := with.upgrade(t, withProxies(more)); err != nil {
-			t.Fatalf("an upgrade with %q: %v", more, err)
-		}
-		s.wantArgument(t, "--log-level="+wantLevel)
-	}
-	upgrades(three, ", logLevel: debug", "debug")
-	s.patchAgent(t, "kubectl-rollout", `{"spec": {"template": {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "2026-01-02T03:04:05Z"}}}}}`)
-	s.patchAgent(t, "kubectl-set", `{"spec": {"template": {"spec": {"containers": [{"name": "agent", "env": [{"name": "GOMAXPROCS", "value": "2"}]}]}}}}`)
-	upgrades(three, "", "info")
-	upgrades(four, ", logLevel: debug", "debug")
-	must(t, four.rollback(1))
-	s.wantArgument(t, "--log-level=info")
-
-	mine := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"image": "b", "namespaceSelector": map[string]any{}, "readiness": map[string]any{"tcpPort": int64(15021)}}}}
-	mine.SetAPIVersion(apiGroup + "/v1alpha1")
-	mine.SetKind("ProxyProfile")
-	mine.SetName("mine")
-	_, err := s.profiles().Create(t.Context(), mine, metav1.CreateOptions{})
-	must(t, err)
-	for _, with := range []engine{four, three, four} {
-		must(t, four.uninstall())
-		s.wantProfiles(t, "mine")
-		s.wantGone(t, made)
-		made = with.install(t, withProxies(""))
-		s.wantProfiles(t, "istio", "mine")
-	}
-}
-
 // Proxies are switched on by an upgrade: it needs the definitions, and says so where a chart without any, or --skip-crds, has left none.
 func TestRelease_proxiesByAnUpgrade(t *testing.T) {
 	s := startServer(t)
