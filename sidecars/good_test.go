@@ -137,6 +137,8 @@ func TestStart_nobodyServes_triesPresentVersion(t *testing.T) {
 				if c.behave != nil {
 					n.behave = only(c.behave, image(2))
 				}
+				recorded := made{fakeNode: n}
+				n.arrange = func(m *Manager) { m.Runtime = &recorded }
 				m, stop := agent()
 				defer stop()
 				m.Follow(sandboxOf("before"))
@@ -145,8 +147,6 @@ func TestStart_nobodyServes_triesPresentVersion(t *testing.T) {
 					m.Unfollow("before")
 					n.change(func() { delete(n.containers, "c001") })
 				}
-				recorded := made{fakeNode: n}
-				m.Runtime = &recorded
 				n.change(func() { n.profile.Spec.Image = image(2) })
 				m.Follow(sandboxOf("u1"))
 				after(450 * time.Millisecond)
