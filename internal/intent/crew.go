@@ -73,6 +73,17 @@ func (m member) gainsGroups() bool {
 	return m.sc == nil || m.sc.AllowPrivilegeEscalation == nil || *m.sc.AllowPrivilegeEscalation
 }
 
+// startsAs returns the id of a container's first process, or -1 where nobody says it (yet).
+func (m member) startsAs(k idKind) int64 {
+	if m.seen == nil {
+		return -1
+	}
+	return k.seen(m.seen)
+}
+
+// startsAsRoot reports whether a container's first process is root: it can become any user.
+func (m member) startsAsRoot() bool { return m.seen != nil && m.seen.UID == 0 }
+
 // crew is the containers of a pod: the proxy, and all others, which must not be taken for it. Ephemeral containers are not among them: who may
 // add one to a running pod must not take it out of its Services, and nobody can remove it again.
 type crew struct {

@@ -59,10 +59,10 @@ func (c crew) claim(k idKind) claim {
 		out.id, out.from = uint32(*pod), fromPodContext
 	case pod != nil:
 		out.doubt = fmt.Sprintf("its %s is the pod's %d", k.field, *pod)
-	case c.proxy.seen != nil && valid(new(k.seen(c.proxy.seen))):
-		out.id, out.from = uint32(k.seen(c.proxy.seen)), fromRuntime
-	case c.proxy.seen != nil:
-		out.doubt = fmt.Sprintf("it runs with %s %d", k.name, k.seen(c.proxy.seen))
+	case c.proxy.startsAs(k) == 0 && !c.proxy.startsAsRoot():
+		out.doubt = fmt.Sprintf("it runs with %s 0", k.name)
+	case c.proxy.startsAs(k) > 0:
+		out.id, out.from = uint32(c.proxy.startsAs(k)), fromRuntime
 	default:
 		out.doubt = c.groupOfUser(k)
 	}
@@ -103,11 +103,20 @@ func (c crew) unnamed(k idKind) claim {
 	return out
 }
 
-// unseen reports whether a container may still turn out to run with an id that no manifest names.
+// unseen reports whether a container may still turn out to run with an id that no manifest names, or may take it on: it starts as root.
 func (c crew) unseen() bool {
 	return len(c.others) == 0 || slices.ContainsFunc(c.others, func(m member) bool {
-		return m.seen == nil && (m.sc == nil || m.sc.RunAsUser == nil || m.sc.RunAsGroup == nil)
+		return m.startsAsRoot() || m.seen == nil && (m.sc == nil || m.sc.RunAsUser == nil || m.sc.RunAsGroup == nil)
 	})
+}
+
+// rootsNote says what has to happen in a proxy that its image starts as root. It may become another user, as proxies do.
+func (c crew) rootsNote(uid, gid uint32) string {
+	if c.proxy == nil || !c.proxy.startsAsRoot() || uidKind().of(c.proxy.sc) != nil || gidKind().of(c.proxy.sc) != nil {
+		return ""
+	}
+	return fmt.Sprintf("container %s starts as root, and the rules know it once it has become user %d or group %d: until then its own connections are redirected to itself; set its runAsUser or runAsGroup",
+		ProxyContainer, uid, gid)
 }
 
 func valid(id *int64) bool { return id != nil && *id > 0 && *id < math.MaxUint32 }
@@ -122,7 +131,7 @@ func proxyOwner(pod *corev1.Pod) (uid, gid uint32, note string, err error) {
 	alone, known := rival{}, u.doubt == "" || g.doubt == ""
 	switch {
 	case u.rival == alone && g.rival == alone && known:
-		return u.id, g.id, "", nil
+		return u.id, g.id, c.rootsNote(u.id, g.id), nil
 	case u.rival == alone && g.rival == alone && c.proxy == nil && c.unseen():
 		note = fmt.Sprintf("no container is known to run with uid %d or gid %d, by which the rules know the proxy: name the proxy's runAsUser, or call its container %s",
 			u.id, g.id, ProxyContainer)

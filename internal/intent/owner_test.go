@@ -169,13 +169,18 @@ func TestOf_runtimeSaysTheIDs_count(t *testing.T) {
 		"Istio's":                        {ownerCase{containers: ids{"app": nil, "istio-proxy": nil}, uid: 1337, gid: 1337}, map[string][2]int64{"app": {0, 0}, "istio-proxy": {1337, 1337}}},
 		"the group of a user":            {ownerCase{containers: ids{"app": as(1000, -1), "istio-proxy": as(1000, -1)}, gid: 7}, map[string][2]int64{"app": {1000, 0}, "istio-proxy": {1000, 7}}},
 		"no group for a user":            {ownerCase{containers: ids{"app": as(1000, -1), "istio-proxy": as(1000, -1)}, fault: []string{"it runs with gid 0"}}, map[string][2]int64{"istio-proxy": {1000, 0}}},
-		"root":                           {ownerCase{containers: ids{"app": nil, "istio-proxy": nil}, fault: []string{"it runs with uid 0", "it runs with gid 0"}}, map[string][2]int64{"istio-proxy": {}}},
+		"root may become it":             {ownerCase{containers: ids{"app": nil, "istio-proxy": nil}, uid: 1337, gid: 1337, note: "starts as root"}, map[string][2]int64{"istio-proxy": {}}},
+		"root with a group of its own":   {ownerCase{containers: ids{"app": nil, "istio-proxy": nil}, uid: 1337, gid: 1337, note: "starts as root"}, map[string][2]int64{"istio-proxy": {0, 1337}}},
+		"a user without a group":         {ownerCase{containers: ids{"app": nil, "istio-proxy": nil}, uid: 101, gid: 1337}, map[string][2]int64{"istio-proxy": {101, 0}}},
 		"the manifest counts first":      {ownerCase{containers: ids{"app": nil, "istio-proxy": as(2000, 3000)}, uid: 2000, gid: 3000}, map[string][2]int64{"istio-proxy": {1, 1}}},
 		"the application's image has it": {ownerCase{containers: ids{"app": nil, "istio-proxy": as(1337, 2000)}, gid: 2000}, map[string][2]int64{"app": {1337, 1337}}},
 		"a native sidecar":               {ownerCase{containers: ids{"app": nil, "native:istio-proxy": nil}, uid: 101, gid: 102}, map[string][2]int64{"istio-proxy": {101, 102}}},
 		"a proxy of another name":        {ownerCase{containers: ids{"app": nil, "haproxy": nil}, uid: 1337, gid: 1337}, map[string][2]int64{"app": {0, 0}, "haproxy": {1337, 1337}}},
 		"a proxy of another name, and not Istio's ids": {
-			ownerCase{containers: ids{"app": nil, "haproxy": nil}, fault: []string{"it is no container's runAsUser"}}, map[string][2]int64{"app": {0, 0}, "haproxy": {99, 99}},
+			ownerCase{containers: ids{"app": nil, "haproxy": nil}, fault: []string{"it is no container's runAsUser"}}, map[string][2]int64{"app": {1000, 0}, "haproxy": {99, 99}},
+		},
+		"a proxy of another name may be root's": {
+			ownerCase{containers: ids{"app": nil, "haproxy": nil}, uid: 1337, gid: 1337, note: "name the proxy's runAsUser"}, map[string][2]int64{"app": {0, 0}, "haproxy": {99, 99}},
 		},
 		"a proxy of another name, half of it known": {
 			ownerCase{containers: ids{"app": nil, "haproxy": nil}, uid: 1337, gid: 1337, note: "name the proxy's runAsUser"}, map[string][2]int64{"app": {0, 0}},

@@ -16,20 +16,17 @@ func asUser(c corev1.Container, uid int64) corev1.Container {
 	return c
 }
 
-// A proxy that no id tells from its application would be redirected into itself: its pod says so, also where only the runtime knows.
+// A proxy that no id tells from its application would be redirected into itself: its pod says so.
 //
 //e2e:rounds nftables
 func TestProxyWithoutAnIDOfItsOwnIsToldOf(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())
-	silent := proxyContainer("istio-proxy")
-	silent.Image, silent.Args, silent.SecurityContext = appContainer().Image, []string{"serve", "-http=15006"}, nil
 	for name, c := range map[string]struct {
 		pod  *corev1.Pod
 		want string
 	}{
 		"one-user":     {newPod("one-user", nil, asUser(appContainer(), 2000), asUser(proxyContainer("istio-proxy"), 2000)), "the group of user 2000"},
-		"images-root":  {newPod("images-root", nil, appContainer(), silent), "it runs with uid 0"},
 		"root-no-more": {newPod("root-no-more", nil, appContainer(), asUser(proxyContainer("istio-proxy"), 0)), "its runAsUser is 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -70,4 +67,17 @@ func TestDebugContainerAsTheProxyTakesNoPodOut(t *testing.T) {
 	s.awaitEvent(t, "debugged", "SettingWithoutEffect", `ephemeral container "debug" runs as the proxy`)
 	pod = s.await(t, "debugged", hasStatus(statusInitialized))
 	wantInbound(t, pod, families()[0], appPort, true)
+}
+
+// What an image makes of a proxy only the runtime knows, and it says so once the proxy runs.
+//
+//e2e:rounds nftables
+func TestProxyThatStartsAsRootIsNoted(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t, asked())
+	silent := proxyContainer("istio-proxy")
+	silent.Image, silent.Args, silent.SecurityContext = appContainer().Image, []string{"serve", "-http=15006"}, nil
+	s.create(t, newPod("images-root", nil, appContainer(), silent))
+	s.awaitEvent(t, "images-root", "SettingWithoutEffect", "container istio-proxy starts as root")
+	s.await(t, "images-root", hasStatus(statusInitialized))
 }

@@ -23,7 +23,7 @@ func TestPrometheusReadsTheAgent(t *testing.T) {
 		const alert = "PodNetworkPodsInvalid"
 		p.awaitFiring(t, alert, false)
 		s.annotate(t, pod.Name, map[string]any{keyExcludeInbound: "all"})
-		s.await(t, pod.Name, hasStatus(statusFailed))
+		s.awaitEvent(t, pod.Name, "SettingWithoutEffect", `"all"`)
 		p.awaitFiring(t, alert, true)
 		s.annotate(t, pod.Name, map[string]any{keyExcludeInbound: nil})
 		s.await(t, pod.Name, hasStatus(statusInitialized))
