@@ -129,12 +129,12 @@ func (p statusPrinter) pods(r survey.Report) [][]string {
 
 func (p statusPrinter) podRow(pod survey.Pod, now time.Time) []string {
 	row := []string{pod.Namespace, pod.Name, pod.Node, string(pod.State), pod.Hook, age(pod.Created, now)}
-	if !p.wide {
-		return append(row, printable.Short(pod.Message, shortMessage))
-	}
 	message := pod.Message
 	if pod.Notes != "" {
 		message = strings.TrimPrefix(message+"; "+pod.Notes, "; ")
+	}
+	if !p.wide {
+		return append(row, printable.Short(message, shortMessage))
 	}
 	return append(row, age(pod.Reported, now), pod.Backend, pod.SpecHash, message)
 }
