@@ -61,7 +61,7 @@ func (c crew) claim(k idKind) claim {
 		out.doubt = fmt.Sprintf("its %s is the pod's %d", k.field, *pod)
 	case c.proxy.startsAs(k) == 0 && !c.proxy.startsAsRoot():
 		out.doubt = fmt.Sprintf("it runs with %s 0", k.name)
-	case c.proxy.startsAs(k) > 0:
+	case valid(new(c.proxy.startsAs(k))):
 		out.id, out.from = uint32(c.proxy.startsAs(k)), fromRuntime
 	default:
 		out.doubt = c.groupOfUser(k)
