@@ -97,6 +97,27 @@ func Preempting(ctx context.Context, ns *netns.NS, o Ours) (lines []string, err 
 	return lines, nil
 }
 
+// Dropping returns chains of nf_tables, at any priority, that drop what comes into the pod or goes out of it by their policy; maxPreempted at most, and
+// none where that cannot be read. Tables of iptables-legacy are not looked at.
+func Dropping(ctx context.Context, ns *netns.NS) (chains []string) {
+	conn, err := ns.Netlink(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil
+	}
+	read := 0
+	err = conn.Dump(endOf(ctx), get(unix.NFT_MSG_GETCHAIN, family{number: unix.NFPROTO_UNSPEC}), func(body []byte) bool {
+		read++
+		if b, ok := baseOf(body); ok && b.drops && (b.hook == hookInput || b.hook == hookOutput) {
+			chains = append(chains, iptables.Printable(fmt.Sprintf("%s, table %s, chain %s", b.program, b.table, b.chain)))
+		}
+		return read < maxChains && len(chains) < maxPreempted
+	})
+	if err != nil {
+		return nil
+	}
+	return chains
+}
+
 // Owned reports whether any nftables table goes with the process that owns it (NFT_TABLE_F_OWNER), or whether that cannot be known.
 func Owned(ctx context.Context, ns *netns.NS) (owned bool) {
 	err := ns.Inside(func() error {

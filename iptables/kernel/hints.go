@@ -8,17 +8,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/internal/netns"
-	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/foreign"
 )
-
-// maxFiltersRead bounds the chains that are read for hints.
-const maxFiltersRead = 4096
 
 // hints names what in a namespace keeps redirected connections from their proxy although the rules are in force. What cannot be read is left out.
 func hints(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (out []string) {
@@ -33,8 +27,8 @@ func hints(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (out []stri
 	for _, narrow := range narrowListeners(ctx, ns, to) {
 		out = append(out, fmt.Sprintf("the proxy listens on %s and not on all addresses: connections that are redirected to another address of the pod are refused", narrow))
 	}
-	for _, chain := range droppingFilters(ctx, ns) {
-		out = append(out, fmt.Sprintf("nftables, %s drops by its policy: it has to accept what is redirected, to 127.0.0.1 and ::1 by lo, and to the proxy's inbound port", iptables.Printable(chain)))
+	for _, chain := range foreign.Dropping(ctx, ns) {
+		out = append(out, chain+" drops by its policy: it has to accept what is redirected, to 127.0.0.1 and ::1 by lo, and to the proxy's inbound port")
 	}
 	return out
 }
@@ -121,37 +115,4 @@ func narrowListeners(ctx context.Context, ns *netns.NS, to []uint16) (narrow []s
 		}
 	}
 	return narrow
-}
-
-// droppingFilters returns the base chains of others at the hooks of the pod's own packets that drop what no rule accepts. Those of iptables-legacy are
-// not looked at: reading a table of theirs would make it.
-func droppingFilters(ctx context.Context, ns *netns.NS) (chains []string) {
-	const input, output = 1, 3 // NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT
-	families := map[byte]string{unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_INET: "inet"}
-	end, ok := ctx.Deadline()
-	if !ok {
-		end = time.Now().Add(time.Second)
-	}
-	conn, err := ns.Netlink(unix.NETLINK_NETFILTER)
-	if err != nil {
-		return nil
-	}
-	read := 0
-	err = conn.Dump(end, rawnetlink.Nftables(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC), func(body []byte) bool {
-		read++
-		if len(body) < rawnetlink.SizeofNfgenmsg || families[body[0]] == "" {
-			return read < maxFiltersRead
-		}
-		a := rawnetlink.Attributes(rawnetlink.Object(body))
-		hook := rawnetlink.BigEndian(rawnetlink.Attributes(a[unix.NFTA_CHAIN_HOOK])[unix.NFTA_HOOK_HOOKNUM])
-		drops := len(a[unix.NFTA_CHAIN_POLICY]) == 4 && rawnetlink.BigEndian(a[unix.NFTA_CHAIN_POLICY]) == 0
-		if len(a[unix.NFTA_CHAIN_HOOK]) > 0 && drops && (hook == input || hook == output) && len(chains) < 4 {
-			chains = append(chains, fmt.Sprintf("table %s %s, chain %s", families[body[0]], rawnetlink.Name(a[unix.NFTA_CHAIN_TABLE]), rawnetlink.Name(a[unix.NFTA_CHAIN_NAME])))
-		}
-		return read < maxFiltersRead
-	})
-	if err != nil {
-		return nil
-	}
-	return chains
 }
