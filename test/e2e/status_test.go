@@ -31,7 +31,7 @@ func TestStatusTellsTheTruth(t *testing.T) {
 	s.awaitStatus(t, reader, 0, "cart", "programmed", s.node.NodeName, "nftables watch", "1 pod in namespace "+s.name+": 1 programmed.")
 	s.annotate(t, "cart", map[string]any{keyExcludeInbound: "9100,http"})
 	s.awaitStatus(t, reader, 0, "cart", "programmed", "without effect", "1 pod in namespace "+s.name+": 1 programmed.")
-	s.start(t, meshPod("wrong", map[string]string{keyExcludeInbound: "9100,http"}))
+	s.create(t, meshPod("wrong", map[string]string{keyExcludeInbound: "9100,http"}))
 	s.awaitStatus(t, reader, 1, "wrong", "failed", `"9100,http"`, "2 pods in namespace "+s.name+": 1 failed, 1 programmed.")
 	must(t, s.pods().Delete(t.Context(), "wrong", metav1.DeleteOptions{}))
 	s.annotate(t, "cart", map[string]any{keyExcludeInbound: nil})
