@@ -39,7 +39,7 @@ func (p *Programmer) refuse(ctx context.Context, v visit) outcome {
 	out.err = keptError{out.err}
 	if known, _ := p.Ledger.Of(s.UID); reason == podreport.ReasonInvalidAnnotation {
 		ready := true
-		if p.Proxies != nil {
+		if p.Proxies != nil { // a wrong intent does not say whether the proxy is the agent's
 			if now, runs := p.Proxies.Ready(s); runs {
 				ready = now
 			}

@@ -70,7 +70,7 @@ func TestEnsure_foreignRulesOfNamespaceIsWrong_saysWhatIsAllowed(t *testing.T) {
 	}
 }
 
-// What is accepted is told once, whatever else is noted about the pod.
+// Accepted foreign rules make one event, and other notes of the pod do not repeat it.
 func TestWriter_noteAboutForeignRules_makesOneEvent(t *testing.T) {
 	api, recorder := &statusServer{pod: askingPod()}, events.NewFakeRecorder(100)
 	w := NewWriter(api, api, recorder)

@@ -39,7 +39,7 @@ func TestMistyped_unknownKey_namesTheNearest(t *testing.T) {
 	}
 }
 
-// What stands in a proxy of another name, and what DNS capture does to a DNS server, is told.
+// Notes name settings of a proxy of another name, and a DNS server whose lookups are captured.
 func TestOf_settingsOfAProxyOfAnotherName_areNoted(t *testing.T) {
 	pod, ns := asking(crewPod(nil, ids{"app": nil, "istio-proxy-1": as(1337, 1337)}))
 	pod.Annotations[KeyInitialize] = "true"

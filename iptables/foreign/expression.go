@@ -96,34 +96,34 @@ func number(b []byte) uint32 { return rawnetlink.BigEndian(b) }
 // forget forgets what registers hold.
 func (r *nftReading) forget() { r.held = r.held[:0] }
 
+// registerAt returns which register of 32 bits an attribute names. The older numbers are of registers of 128 bits.
+func registerAt(attribute []byte) (register int, ok bool) {
+	switch n := int(number(attribute)); {
+	case n >= unix.NFT_REG_1 && n <= unix.NFT_REG_4:
+		return (n - 1) * unix.NFT_REG_SIZE / registerSize, true
+	case n >= firstRegister && n < firstRegister+registers:
+		return n - firstRegister, true
+	}
+	return 0, false
+}
+
 // load puts something into a register, of so many bytes.
 func (r *nftReading) load(register []byte, l loaded, size int) {
-	n := int(number(register))
-	switch {
-	case n >= unix.NFT_REG_1 && n <= unix.NFT_REG_4: // the older registers have 128 bits
-		l.first = (n - 1) * unix.NFT_REG_SIZE / registerSize
-	case n >= firstRegister && n < firstRegister+registers:
-		l.first = n - firstRegister
-	default:
+	first, ok := registerAt(register)
+	if !ok {
 		r.forget()
 		return
 	}
-	l.after = l.first + max(1, (min(size, registers*registerSize)+registerSize-1)/registerSize)
+	l.first, l.after = first, first+max(1, (min(size, registers*registerSize)+registerSize-1)/registerSize)
 	r.held = slices.DeleteFunc(r.held, func(old loaded) bool { return old.after > l.first && old.first < l.after })
 	r.held = append(r.held, l)
 }
 
 // holds returns what a register begins with.
 func (r *nftReading) holds(register []byte) loaded {
-	n := int(number(register))
-	first := n - firstRegister
-	if n >= unix.NFT_REG_1 && n <= unix.NFT_REG_4 {
-		first = (n - 1) * unix.NFT_REG_SIZE / registerSize
-	}
-	for _, l := range r.held {
-		if l.first == first {
-			return l
-		}
+	first, ok := registerAt(register)
+	if i := slices.IndexFunc(r.held, func(l loaded) bool { return l.first == first }); ok && i >= 0 {
+		return r.held[i]
 	}
 	return loaded{}
 }
