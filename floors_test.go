@@ -75,12 +75,13 @@ var rooms = []room{
 	{dir: "api/v1alpha1", others: "k8s.io/apimachinery"},
 	{dir: "sidecars/secretvolume"},
 	{dir: "sidecars/istio", own: "api/v1alpha1", others: "k8s.io/api/core/v1 sigs.k8s.io/yaml", never: impure},
-	{dir: "sidecars", own: "api/v1alpha1 internal/jitter internal/podnet internal/printable internal/sidecar sidecars/istio", others: "github.com/prometheus golang.org/x k8s.io sigs.k8s.io"},
-	{dir: "sidecars/shared", own: "api/v1alpha1 internal/jitter internal/podnet internal/sidecar sidecars", others: "golang.org/x k8s.io sigs.k8s.io"},
+	{dir: "sidecars/profile", own: "api/v1alpha1 internal/sidecar sidecars/istio", others: "golang.org/x/sys/unix k8s.io", never: impure},
+	{dir: "sidecars", own: "api/v1alpha1 internal/jitter internal/podnet internal/printable internal/sidecar sidecars/istio sidecars/profile", others: "github.com/prometheus golang.org/x k8s.io sigs.k8s.io"},
+	{dir: "sidecars/shared", own: "api/v1alpha1 internal/jitter internal/podnet internal/sidecar sidecars sidecars/profile", others: "golang.org/x k8s.io sigs.k8s.io"},
 
 	{
 		dir: "sidecars/node", own: "api/v1alpha1 controllers internal/intent internal/jitter internal/netns internal/podnet internal/sidecar iptables/kernel runtime/container " +
-			"sidecars sidecars/istio sidecars/secretvolume sidecars/shared",
+			"sidecars sidecars/istio sidecars/profile sidecars/secretvolume sidecars/shared",
 		others: "github.com/go-logr/logr github.com/prometheus golang.org/x google.golang.org/grpc k8s.io sigs.k8s.io",
 	},
 

@@ -8,6 +8,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // choosy is a cluster whose pods differ.
@@ -66,7 +67,7 @@ type counted struct {
 	asks map[uint32]int // by epoch
 }
 
-func (c *counted) Ask(ctx context.Context, s podnet.Sandbox, p *Profile, epoch uint32, q Question) error {
+func (c *counted) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, epoch uint32, q Question) error {
 	c.mu.Lock()
 	c.asks[epoch]++
 	c.mu.Unlock()

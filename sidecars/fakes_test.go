@@ -8,6 +8,7 @@ import (
 	goruntime "runtime"
 	"slices"
 	"sync"
+	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +18,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // fakeNode is a container runtime, a registry, an API server and proxies.
@@ -79,7 +81,7 @@ func newNode() *fakeNode {
 		Handover: v1alpha1.HandoverHAProxy, DrainSeconds: 45, RunAsUser: int64(os.Getuid()), RunAsGroup: int64(os.Getgid()),
 		Readiness: v1alpha1.Readiness{TCPPort: 15021, StartSeconds: 10, PeriodSeconds: 10}, Rollout: v1alpha1.Rollout{MaxParallel: 2},
 		Network: v1alpha1.Network{OutboundPort: 15001, InboundPort: 15006}, RestartPolicy: "Always",
-		Files: []v1alpha1.File{{Name: "haproxy.cfg", Template: "# {{ .Pod.Name }}", Syntax: syntaxHAProxy}},
+		Files: []v1alpha1.File{{Name: "haproxy.cfg", Template: "# {{ .Pod.Name }}", Syntax: "haproxy"}},
 	}}
 	return n
 }
@@ -277,7 +279,7 @@ func (n *fakeNode) TidyLogs(all []sidecar.Container) error {
 	return nil
 }
 
-func (n *fakeNode) Ensure(context.Context, *Profile) error {
+func (n *fakeNode) Ensure(context.Context, *profile.Version) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.pulling {
@@ -337,4 +339,14 @@ func thePod() *corev1.Pod {
 
 func sandboxOf(uid string) podnet.Sandbox {
 	return podnet.Sandbox{Namespace: "shop", Name: "cart-1", UID: uid, ID: "sandbox-" + uid, NetNS: "/netns/" + uid}
+}
+
+// present returns the profile's present version.
+func (n *fakeNode) present(t *testing.T) *profile.Version {
+	t.Helper()
+	p, err := profile.Compile(&n.profile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }

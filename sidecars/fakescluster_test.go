@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // What the fake node is as the cluster: its pods, the profile, and what was reported.
@@ -31,15 +32,15 @@ func (n *fakeNode) Choice(_ context.Context, s podnet.Sandbox) (Choice, error) {
 	if n.gone {
 		return Choice{}, podnet.ErrNoPod
 	}
-	profile, chosen := &n.profile, n.chosen
+	object, chosen := &n.profile, n.chosen
 	if other := n.choices[s.UID]; other != nil {
-		profile, chosen = other, other.Name
+		object, chosen = other, other.Name
 	}
-	out := Choice{Name: chosen, Hash: HashOf(profile.Spec), Ending: n.ending, Finished: n.finished, Restart: n.wish, Held: n.held}
+	out := Choice{Name: chosen, Hash: profile.HashOf(object.Spec), Ending: n.ending, Finished: n.finished, Restart: n.wish, Held: n.held}
 	if chosen == "" {
 		return Choice{OptedOut: true}, n.failures["choice"]
 	}
-	if chosen != profile.Name {
+	if chosen != object.Name {
 		out.Hash, out.Refusal = "", "there is no profile "+chosen
 		return out, n.failures["choice"]
 	}
@@ -47,7 +48,7 @@ func (n *fakeNode) Choice(_ context.Context, s podnet.Sandbox) (Choice, error) {
 		return out, nil
 	}
 	var err error
-	out.Profile, err = Compile(profile)
+	out.Profile, err = profile.Compile(object)
 	return out, errors.Join(err, n.failures["choice"])
 }
 
@@ -59,7 +60,7 @@ func (n *fakeNode) Report(s podnet.Sandbox, status Status) {
 
 // sum counts what is reported, as the profile's status does. n.mu is held.
 func (n *fakeNode) sum() (out NodeCount) {
-	hash := HashOf(n.profile.Spec)
+	hash := profile.HashOf(n.profile.Spec)
 	for _, s := range n.said {
 		out.Pods++
 		switch {

@@ -6,6 +6,7 @@ import (
 
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // The pause before a proxy is started again grows from firstPause to lastPause. It is firstPause again after a proxy was ready for calmTime.
@@ -99,7 +100,7 @@ func newFollowed(s podnet.Sandbox) *followed {
 
 // fail notes a proxy that could not be started, or has ended. in is the version of the profile whose turn this has ended, or nil: the next start
 // of a proxy that the pod needs does not wait for a failed upgrade.
-func (f *followed) fail(now time.Time, why string, in *Profile) {
+func (f *followed) fail(now time.Time, why string, in *profile.Version) {
 	f.failed, f.why, f.bare, f.log, f.last = now, strings.Clone(Clip(why, MaxMessage)), "", "", ""
 	switch {
 	case in == nil:
@@ -112,7 +113,7 @@ func (f *followed) fail(now time.Time, why string, in *Profile) {
 }
 
 // started notes a start of a version of the profile, whose present one may be another.
-func (f *followed) started(version, present *Profile) {
+func (f *followed) started(version, present *profile.Version) {
 	if version == present {
 		f.instead, f.goodStarts = "", 0
 		return

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 const (
@@ -39,13 +40,13 @@ type goodVersion struct {
 
 	hash string
 	// usable is this version with what the profile beside says of the rest; nil if it cannot be used. So are the earlier ones that can.
-	usable, beside *Profile
-	earlier        []*Profile
+	usable, beside *profile.Version
+	earlier        []*profile.Version
 }
 
 // before returns the last good version, or nil if that is the present one or is not known, and the good ones before that. fails reports
 // whether the present one has been tried.
-func (g *goodVersions) before(p *Profile) (good *Profile, earlier []*Profile, fails bool) {
+func (g *goodVersions) before(p *profile.Version) (good *profile.Version, earlier []*profile.Version, fails bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	known := g.of(p.Name)
@@ -53,9 +54,9 @@ func (g *goodVersions) before(p *Profile) (good *Profile, earlier []*Profile, fa
 		return nil, nil, false
 	}
 	if known.beside != p {
-		known.usable, known.earlier, known.beside = p.withVersion(&known.Spec), nil, p
+		known.usable, known.earlier, known.beside = p.WithSpec(&known.Spec), nil, p
 		for i := range known.Earlier {
-			if one := p.withVersion(&known.Earlier[i]); one != nil {
+			if one := p.WithSpec(&known.Earlier[i]); one != nil {
 				known.earlier = append(known.earlier, one)
 			}
 		}
@@ -67,7 +68,7 @@ func (g *goodVersions) before(p *Profile) (good *Profile, earlier []*Profile, fa
 }
 
 // works notes that a proxy of the present version has become ready.
-func (g *goodVersions) works(p *Profile) error {
+func (g *goodVersions) works(p *profile.Version) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	known, next := g.of(p.Name), &goodVersion{Spec: p.Spec, hash: p.Hash}
@@ -82,7 +83,7 @@ func (g *goodVersions) works(p *Profile) error {
 }
 
 // fails notes that a proxy of the present version has failed.
-func (g *goodVersions) fails(p *Profile) error {
+func (g *goodVersions) fails(p *profile.Version) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	known := g.of(p.Name)
@@ -114,18 +115,18 @@ func (g *goodVersions) profiles() (out []string) {
 }
 
 // of returns what is remembered of a profile, or was by an earlier agent. A file that cannot be read counts as none. g.mu is held.
-func (g *goodVersions) of(profile string) *goodVersion {
-	if known := g.by[profile]; known != nil {
+func (g *goodVersions) of(name string) *goodVersion {
+	if known := g.by[name]; known != nil {
 		return known
 	}
 	known := &goodVersion{}
-	if text, err := os.ReadFile(g.path(profile)); err == nil && json.Unmarshal(text, known) == nil {
-		known.hash = HashOf(known.Spec)
+	if text, err := os.ReadFile(g.path(name)); err == nil && json.Unmarshal(text, known) == nil {
+		known.hash = profile.HashOf(known.Spec)
 	}
 	if g.by == nil {
 		g.by = map[string]*goodVersion{}
 	}
-	g.by[profile] = known
+	g.by[name] = known
 	return known
 }
 

@@ -14,6 +14,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // image is the image of the profile's n-th version.
@@ -98,7 +99,7 @@ func TestStart_presentVersionFails_isOfLastGood(t *testing.T) {
 				if !n.sum().Paused || n.sum().Upgraded != 0 {
 					t.Errorf("the profile's status is %+v", n.sum())
 				}
-				bad, err := Compile(&v1alpha1.ProxyProfile{Spec: n.profile.Spec})
+				bad, err := profile.Compile(&v1alpha1.ProxyProfile{Spec: n.profile.Spec})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -223,8 +224,8 @@ type asking struct {
 	ports map[uint32]int32 // by epoch
 }
 
-func (q asking) Ask(ctx context.Context, s podnet.Sandbox, p *Profile, epoch uint32, to Question) error {
-	q.change(func() { q.ports[epoch] = p.Question(to, epoch).TCPPort })
+func (q asking) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, epoch uint32, to Question) error {
+	q.change(func() { q.ports[epoch] = to.Of(p, epoch).TCPPort })
 	return q.fakeNode.Ask(ctx, s, p, epoch, to)
 }
 
@@ -249,7 +250,7 @@ func TestAsk_presentVersionAsksElsewhere_proxyIsAskedItsOwnWay(t *testing.T) {
 }
 
 // mustRemember wants the first version remembered, and usable in the place of the present one or not.
-func mustRemember(t *testing.T, g *goodVersions, present *Profile, usable bool) {
+func mustRemember(t *testing.T, g *goodVersions, present *profile.Version, usable bool) {
 	t.Helper()
 	good, _, fails := g.before(present)
 	if fails || (good != nil) != usable || good != nil && (good.Spec.Image != image(1) || good.Spec.DrainSeconds != present.Spec.DrainSeconds) {
@@ -259,18 +260,18 @@ func mustRemember(t *testing.T, g *goodVersions, present *Profile, usable bool) 
 
 // What was remembered is only used for pods whose rules lead to such a proxy.
 func TestBefore_versions_areRememberedIfUsable(t *testing.T) {
-	compiled := func(change func(*v1alpha1.ProxyProfileSpec)) *Profile {
+	compiled := func(change func(*v1alpha1.ProxyProfileSpec)) *profile.Version {
 		object := newNode().profile
 		object.Spec.Image = image(2)
 		change(&object.Spec)
-		p, err := Compile(&object)
+		p, err := profile.Compile(&object)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return p
 	}
 	for name, c := range map[string]struct {
-		present *Profile
+		present *profile.Version
 		usable  bool
 	}{
 		"another image":      {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.DrainSeconds = 7 }), true},
@@ -278,7 +279,7 @@ func TestBefore_versions_areRememberedIfUsable(t *testing.T) {
 		"another user":       {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.RunAsUser++ }), false},
 		"another port":       {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Network.OutboundPort++ }), false},
 		"it is transparent":  {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Network.Transparent = true }), false},
-		"another profile":    {&Profile{Name: "other", Hash: "h"}, false},
+		"another profile":    {&profile.Version{Name: "other", Hash: "h"}, false},
 		"another group, too": {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.RunAsGroup++ }), os.Getuid() != 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -301,7 +302,7 @@ func TestBefore_versions_areRememberedIfUsable(t *testing.T) {
 
 func TestGoodVersions_files_areTidied(t *testing.T) {
 	h := filled(t, "u1.s1")
-	g, p := &goodVersions{dir: filepath.Join(h.Root, goodName)}, edgeProfile(t)
+	g, p := &goodVersions{dir: filepath.Join(h.Root, goodName)}, newNode().present(t)
 	for range 2 {
 		if err := g.works(p); err != nil {
 			t.Fatal(err)
@@ -313,7 +314,7 @@ func TestGoodVersions_files_areTidied(t *testing.T) {
 	if err := os.WriteFile(g.path("broken"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if good, _, _ := g.before(&Profile{Name: "broken", Hash: "h"}); good != nil {
+	if good, _, _ := g.before(&profile.Version{Name: "broken", Hash: "h"}); good != nil {
 		t.Errorf("from a broken file: %+v", good)
 	}
 	if err := errors.Join(g.forget("broken"), g.forget("edge"), g.forget("none")); err != nil || len(g.profiles()) > 0 {
@@ -324,7 +325,7 @@ func TestGoodVersions_files_areTidied(t *testing.T) {
 // What cannot be written is not left as it was.
 func TestWorks_noRoom_removesOutdatedFile(t *testing.T) {
 	g := &goodVersions{dir: t.TempDir()}
-	first, second := &Profile{Name: "edge", Hash: "1"}, &Profile{Name: "edge", Hash: "2"}
+	first, second := &profile.Version{Name: "edge", Hash: "1"}, &profile.Version{Name: "edge", Hash: "2"}
 	if err := errors.Join(g.works(first), os.Mkdir(g.path("edge")+".new", 0o700)); err != nil {
 		t.Fatal(err)
 	}

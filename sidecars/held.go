@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // allNodes is more than any node's place.
@@ -39,7 +40,7 @@ func nextRollout(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount) *v1alpha1
 	if !isBounded(p) {
 		return nil
 	}
-	out := &v1alpha1.RolloutStatus{Hash: HashOf(p.Spec)}
+	out := &v1alpha1.RolloutStatus{Hash: profile.HashOf(p.Spec)}
 	if was := p.Status.Rollout; was != nil && was.Hash == out.Hash {
 		out.Admitted = was.Admitted
 	}

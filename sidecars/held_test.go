@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // fleet is a cluster with a profile, whose nodes have two pods each and do what they may.
@@ -31,7 +32,7 @@ func (f *fleet) count() { f.profile.Status = StatusOf(&f.profile, f.nodes, "") }
 // admitted counts the nodes that may use the present version.
 func (f *fleet) admitted() (n int) {
 	for name := range f.nodes {
-		if !Held(&f.profile, HashOf(f.profile.Spec), name) {
+		if !Held(&f.profile, profile.HashOf(f.profile.Spec), name) {
 			n++
 		}
 	}
@@ -41,7 +42,7 @@ func (f *fleet) admitted() (n int) {
 // some changes the counts of the first n nodes that may use the version and have not finished.
 func (f *fleet) some(n int, change func(*NodeCount)) {
 	for name, of := range f.nodes {
-		if n > 0 && of.Upgraded < of.Pods && !Held(&f.profile, HashOf(f.profile.Spec), name) {
+		if n > 0 && of.Upgraded < of.Pods && !Held(&f.profile, profile.HashOf(f.profile.Spec), name) {
 			change(&of)
 			f.nodes[name] = of
 			n--
@@ -68,7 +69,7 @@ func (f *fleet) newVersion(image string) {
 // finishOthers has all admitted nodes finish on which upgrades are not paused.
 func (f *fleet) finishOthers() {
 	for name, of := range f.nodes {
-		if !of.Paused && !Held(&f.profile, HashOf(f.profile.Spec), name) {
+		if !of.Paused && !Held(&f.profile, profile.HashOf(f.profile.Spec), name) {
 			f.nodes[name] = NodeCount{Pods: 2, Upgraded: 2}
 		}
 	}

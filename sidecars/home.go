@@ -16,16 +16,11 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
-// Paths that a proxy sees.
-const (
-	PathRun   = "/run/sidecar"
-	PathFiles = "/etc/sidecar"
-	// PathSecrets has a directory for each secret.
-	PathSecrets = "/run/sidecar-secrets" //nolint:gosec // a path
-	pathShm     = "/dev/shm"
-)
+// pathShm is where a proxy sees the shared memory of the sandbox's proxies.
+const pathShm = "/dev/shm"
 
 // Homes are the directories of the node's proxies: one for each sandbox, below Root. They are in memory (tmpfs), are visible to the
 // node's root only, and end with the sandbox.
@@ -76,7 +71,7 @@ func (h Homes) RunDirectory(s podnet.Sandbox) string {
 }
 
 // User returns which user of the node the sandbox's proxies run as: another one than the profile's in a pod with a user namespace.
-func (h Homes) User(s podnet.Sandbox, p *Profile) uint32 {
+func (h Homes) User(s podnet.Sandbox, p *profile.Version) uint32 {
 	var info unix.Stat_t
 	if err := unix.Lstat(h.RunDirectory(s), &info); err != nil { // there was no proxy yet
 		return uint32(p.UID())
@@ -86,12 +81,12 @@ func (h Homes) User(s podnet.Sandbox, p *Profile) uint32 {
 
 // HandoverSocket is the path of the socket through which an epoch's HAProxy hands over its listeners.
 func (h Homes) HandoverSocket(s podnet.Sandbox, epoch uint32) string {
-	return filepath.Join(h.RunDirectory(s), handoverSocket(epoch))
+	return filepath.Join(h.RunDirectory(s), profile.HandoverSocket(epoch))
 }
 
 // AdminSocket is the path of the socket on which an epoch's Envoy has its admin interface.
 func (h Homes) AdminSocket(s podnet.Sandbox, epoch uint32) string {
-	return filepath.Join(h.RunDirectory(s), admin(epoch))
+	return filepath.Join(h.RunDirectory(s), profile.AdminSocket(epoch))
 }
 
 // Key is a pod's sandbox. A pod whose sandbox is made anew has a new Key.
@@ -149,7 +144,7 @@ func (h home) files(epoch uint32) string {
 func (h home) forget(epoch uint32) error {
 	return errors.Join(
 		h.forgetSecrets(epoch), os.RemoveAll(h.files(epoch)), os.RemoveAll(istioHome(h, epoch)), h.unnote(epoch, factReady, factSuccessor, factTelling, factDraining),
-		os.RemoveAll(filepath.Join(h.run(), handoverSocket(epoch))), os.RemoveAll(filepath.Join(h.run(), admin(epoch))),
+		os.RemoveAll(filepath.Join(h.run(), profile.HandoverSocket(epoch))), os.RemoveAll(filepath.Join(h.run(), profile.AdminSocket(epoch))),
 	)
 }
 
@@ -176,16 +171,16 @@ func (h home) remove() error { return os.RemoveAll(h.path) }
 // mounts returns what a proxy of an epoch sees of the home, and the directories of the node that its secrets name.
 func (h home) mounts(epoch uint32, secrets []v1alpha1.SecretSource) []sidecar.Mount {
 	out := []sidecar.Mount{
-		{Host: h.run(), Container: PathRun, Relabel: true},
-		{Host: h.files(epoch), Container: PathFiles, ReadOnly: true, Relabel: true},
+		{Host: h.run(), Container: profile.PathRun, Relabel: true},
+		{Host: h.files(epoch), Container: profile.PathFiles, ReadOnly: true, Relabel: true},
 		{Host: h.shm(), Container: pathShm, Relabel: true}, // the application uses the sandbox's /dev/shm
 	}
 	if len(secrets) > 0 {
-		out = append(out, sidecar.Mount{Host: h.secrets(epoch), Container: PathSecrets, ReadOnly: true, Relabel: true})
+		out = append(out, sidecar.Mount{Host: h.secrets(epoch), Container: profile.PathSecrets, ReadOnly: true, Relabel: true})
 	}
 	for _, s := range secrets {
 		if s.WorkloadAPI != nil {
-			out = append(out, sidecar.Mount{Host: s.WorkloadAPI.HostDirectory, Container: filepath.Join(PathSecrets, s.Name), ReadOnly: true})
+			out = append(out, sidecar.Mount{Host: s.WorkloadAPI.HostDirectory, Container: filepath.Join(profile.PathSecrets, s.Name), ReadOnly: true})
 		}
 	}
 	return out
@@ -197,12 +192,7 @@ func (h home) forgetSecrets(epoch uint32) error {
 	return errors.Join(os.RemoveAll(h.secrets(epoch)), os.RemoveAll(grantFile(h.secrets(epoch))), h.unnote(epoch, factRotated))
 }
 
-func handoverSocket(epoch uint32) string {
-	return "handover-" + number(epoch) + ".sock"
-}
-
-// admin is the name of an epoch's admin socket in the run directory.
-func admin(epoch uint32) string { return "admin-" + number(epoch) + ".sock" }
+func number(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
 // DialSocket connects to a unix socket in a directory that a proxy can write to. It does not follow a link in the socket's place, which could
 // lead anywhere. It connects by the descriptor's path in /proc, since path may be longer than a socket's address can be.

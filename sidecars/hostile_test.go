@@ -18,6 +18,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/test/kerneltest"
 )
 
@@ -117,7 +118,7 @@ func TestRole(t *testing.T) {
 }
 
 func proxySays(question string) string {
-	key := PathSecrets + "/tls/tls.key"
+	key := profile.PathSecrets + "/tls/tls.key"
 	switch question {
 	case "read":
 		text, err := os.ReadFile(key)
@@ -127,7 +128,7 @@ func proxySays(question string) string {
 	case "remove":
 		return fmt.Sprint(os.Remove(key))
 	case "link":
-		return fmt.Sprint(os.Symlink("/etc/passwd", PathSecrets+"/tls/..data_tmp"))
+		return fmt.Sprint(os.Symlink("/etc/passwd", profile.PathSecrets+"/tls/..data_tmp"))
 	}
 	return "what?"
 }
@@ -143,7 +144,7 @@ func applicationFinds(text, node string) string {
 		for _, file := range []string{"environ", "cmdline", "mountinfo", "mounts", "maps"} {
 			s.look(filepath.Join(p, file))
 		}
-		for _, below := range []string{"root" + PathSecrets, "cwd" + PathSecrets, "root" + node, "fd"} {
+		for _, below := range []string{"root" + profile.PathSecrets, "cwd" + profile.PathSecrets, "root" + node, "fd"} {
 			s.tree(filepath.Join(p, below) + "/")
 		}
 	}
@@ -279,8 +280,8 @@ func TestSecrets_applicationWithMounts_isFound(t *testing.T) {
 	if err := d.replace(map[string][]byte{"tls.key": []byte(marker)}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	app := startContainer(t, "application "+homes.Root, id, "", []sidecar.Mount{{Host: h.secrets(0), Container: PathSecrets, ReadOnly: true}})
-	if got := app.ask(t, marker); !strings.Contains(got, PathSecrets+"/tls/tls.key") || !strings.Contains(got, "/proc/1/root"+PathSecrets) {
+	app := startContainer(t, "application "+homes.Root, id, "", []sidecar.Mount{{Host: h.secrets(0), Container: profile.PathSecrets, ReadOnly: true}})
+	if got := app.ask(t, marker); !strings.Contains(got, profile.PathSecrets+"/tls/tls.key") || !strings.Contains(got, "/proc/1/root"+profile.PathSecrets) {
 		t.Errorf("it sees %s", got)
 	}
 }

@@ -8,13 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // argVersion has an Envoy print the version of its hot restart's protocol, and end.
@@ -26,24 +26,10 @@ var errReplace = errors.New("the new version cannot take over")
 // errServesNot means that an Envoy has not taken over yet.
 var errServesNot = errors.New("its admin interface does not say that it serves")
 
-// hotSocket begins the paths of the sockets by which Envoys reach each other: a role and the epoch modulo three follow. Only the pod's proxies
-// can enter its directory. An Envoy removes an older one's socket before it binds its own.
-const hotSocket = PathRun + "/hot"
-
-// hotArgs are the arguments of Envoy's hot restart. There is no --base-id: it names the shared memory, which lies in a /dev/shm of the pod's
-// proxies alone, and with the default socket path abstract sockets, which are not used.
-func hotArgs(place sidecar.HotRestart, drain time.Duration) []string {
-	seconds := uint32(drain / time.Second)
-	return []string{
-		"--restart-epoch", number(place.Epoch), "--socket-path", hotSocket, "--socket-mode", "0600",
-		"--drain-time-s", number(seconds * 2 / 3), "--parent-shutdown-time-s", number(seconds),
-	}
-}
-
 // takePlace finds the place of a proxy that is about to be made, and readies the memory and sockets that it shares with the one it takes over
 // from (nil: it is the first of a line). The error says why it cannot take over.
 func takePlace(ctx context.Context, prober Prober, v view, l launch, from *sidecar.Container) (*sidecar.HotRestart, error) {
-	out := &sidecar.HotRestart{Line: l.epoch}
+	out := &sidecar.HotRestart{Line: l.Epoch}
 	version, err := protocol(ctx, prober, l.spec(v.home))
 	if err != nil {
 		if from != nil {
@@ -55,7 +41,7 @@ func takePlace(ctx context.Context, prober Prober, v view, l launch, from *sidec
 	if from == nil {
 		return out, nil
 	}
-	if err := canFollow(out, from, l.profile); err != nil {
+	if err := canFollow(out, from, l.Version); err != nil {
 		return nil, err
 	}
 	out.Line, out.Epoch = from.HotRestart.Line, from.HotRestart.Epoch+1
@@ -64,7 +50,7 @@ func takePlace(ctx context.Context, prober Prober, v view, l launch, from *sidec
 
 // canFollow returns nil if both Envoys have the same version of the hot restart, errReplace if they do not and the profile has the running
 // one stopped first, and otherwise why the running one stays.
-func canFollow(next *sidecar.HotRestart, from *sidecar.Container, p *Profile) error {
+func canFollow(next *sidecar.HotRestart, from *sidecar.Container, p *profile.Version) error {
 	running := ""
 	if from.HotRestart != nil {
 		running = from.HotRestart.Version

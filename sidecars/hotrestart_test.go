@@ -9,53 +9,33 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/test/standins/envoystandin"
 )
 
 // The fake node's proxies are HAProxies: none of these is asked.
 func (n *fakeNode) Serves(context.Context, podnet.Sandbox, uint32) error { return errServesNot }
 
-func (n *fakeNode) Listens(context.Context, podnet.Sandbox, *Profile) error { return nil }
+func (n *fakeNode) Listens(context.Context, podnet.Sandbox, *profile.Version) error { return nil }
 
 // envoyProfile returns the fake node's profile, for Envoys.
-func envoyProfile(t *testing.T, changes ...func(*v1alpha1.ProxyProfileSpec)) *Profile {
+func envoyProfile(t *testing.T, changes ...func(*v1alpha1.ProxyProfileSpec)) *profile.Version {
 	t.Helper()
 	object := newNode().profile
 	object.Spec.Handover, object.Spec.Args = v1alpha1.HandoverEnvoy, []string{"-c", "/etc/sidecar/envoy.yaml"}
-	object.Spec.Files = []v1alpha1.File{{Name: "envoy.yaml", Template: "path: {{.AdminSocket}}", Syntax: syntaxYAML}}
+	object.Spec.Files = []v1alpha1.File{{Name: "envoy.yaml", Template: "path: {{.AdminSocket}}", Syntax: "yaml"}}
 	for _, change := range changes {
 		change(&object.Spec)
 	}
-	p, err := Compile(&object)
+	p, err := profile.Compile(&object)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p
-}
-
-func TestSpec_envoy_hasHotRestartArguments(t *testing.T) {
-	if most := envoyProfile(t).maxRunning(); most != 2 {
-		t.Errorf("%d may run at once: the third one ends the first", most)
-	}
-	l := launch{profile: envoyProfile(t), pod: thePod(), epoch: 5, place: &sidecar.HotRestart{Line: 3, Epoch: 2, Version: "11.104"}}
-	got := l.spec(home{"/homes/u1.s1"})
-	want := strings.Fields("-c /etc/sidecar/envoy.yaml --restart-epoch 2 --socket-path /run/sidecar/hot --socket-mode 0600" +
-		" --drain-time-s 30 --parent-shutdown-time-s 45")
-	if diff := cmp.Diff(want, got.Args); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-	if got.Labels.HotRestart == nil || got.Labels.HotRestart.String() != "3/2/11.104" || got.Labels.StopSignal != "" {
-		t.Errorf("labels %+v", got.Labels)
-	}
-	files, err := l.files()
-	if want := map[string]string{"envoy.yaml": `path: "/run/sidecar/admin-5.sock"`}; err != nil || !cmp.Equal(files, want) {
-		t.Errorf("%v, %v", files, err)
-	}
 }
 
 // probe answers for a program, and remembers how it was started.
@@ -107,7 +87,7 @@ func TestTakePlace_versions_decide(t *testing.T) {
 			if err := os.MkdirAll(v.home.shm(), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			got, err := takePlace(t.Context(), probe{c.answer, c.failure, &asked}, v, launch{profile: p, pod: thePod(), epoch: 5}, c.from)
+			got, err := takePlace(t.Context(), probe{c.answer, c.failure, &asked}, v, launch{Instance: profile.Instance{Version: p, Pod: thePod(), Epoch: 5}}, c.from)
 			if said := fmt.Sprint(err); c.wantErr != "" && !strings.Contains(said, c.wantErr) {
 				t.Errorf("error %s, want one with %q", said, c.wantErr)
 			}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"path"
 	"path/filepath"
@@ -12,26 +11,16 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/istio"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 const (
 	// istioPod is where pilot-agent finds what the downward API would show of the pod.
-	istioPod = "/etc/istio/pod"
-	// istioSecrets is where it finds the directories istioTokens and istioRoots, with its token and the mesh's root certificate.
-	istioSecrets   = "/var/run/secrets" //nolint:gosec // a path
-	istioTokens    = "tokens"
+	istioPod       = "/etc/istio/pod"
 	istioTokenFile = "istio-token"
-	istioRoots     = "istio"
-	// istioStop has pilot-agent finish its connections and end.
-	istioStop = "TERM"
-	// istioReady is the page of pilot-agent's status port that Istio's own probe asks, by way of Envoy.
-	istioReady = "/healthz/ready"
-	// istioHealth and istioMetrics are ports of Envoy's that others call.
-	istioHealth, istioMetrics = 15021, 15090
 	// istioFile is the file of IstioFacts.
 	istioFile = "facts.json"
 )
@@ -40,7 +29,7 @@ const (
 func istioWritable() []string {
 	return []string{
 		"/etc/istio/proxy", "/var/lib/istio/data",
-		istioSecrets + "/workload-spiffe-uds", istioSecrets + "/workload-spiffe-credentials", istioSecrets + "/credential-uds",
+		profile.PathIstioSecrets + "/workload-spiffe-uds", profile.PathIstioSecrets + "/workload-spiffe-credentials", profile.PathIstioSecrets + "/credential-uds",
 	}
 }
 
@@ -72,8 +61,8 @@ func istioHome(h home, epoch uint32) string { return filepath.Join(h.path, "isti
 
 // prepareIstio makes the directories that a computed proxy writes to, anew, and keeps the facts.
 func prepareIstio(h home, l launch) error {
-	dir, o := istioHome(h, l.epoch), l.owner
-	if err := os.RemoveAll(dir); err != nil || l.istio == nil {
+	dir, o := istioHome(h, l.Epoch), l.owner
+	if err := os.RemoveAll(dir); err != nil || l.Istio == nil {
 		return err
 	}
 	err := makeDir(dir, o)
@@ -83,51 +72,33 @@ func prepareIstio(h home, l launch) error {
 	if err != nil {
 		return err
 	}
-	mode, chosen := l.pod.Labels[istio.TLSModeLabel]
+	mode, chosen := l.Pod.Labels[istio.TLSModeLabel]
 	return ReplaceFile(filepath.Join(dir, istioFile), IstioFacts{
-		StatusPort: l.istio.StatusPort, AdminPort: l.istio.AdminPort, Labels: !chosen || mode == istio.TLSModeIstio, Aside: Clip(strings.Join(l.istio.NotHonoured, "; "), MaxMessage),
+		StatusPort: l.Istio.StatusPort, AdminPort: l.Istio.AdminPort, Labels: !chosen || mode == istio.TLSModeIstio, Aside: Clip(strings.Join(l.Istio.NotHonoured, "; "), MaxMessage),
 	})
 }
 
-// withIstio returns the launch with what Istio's injector would have added to the pod, if the profile names a control plane.
-func (l launch) withIstio(ctx context.Context, from ControlPlanes) (launch, error) {
-	of, p := l.profile.Spec.Istio, *l.profile
-	if of == nil {
-		return l, nil
-	}
-	mesh, err := istio.ReadMesh(*of, func(namespace, name string) (*corev1.ConfigMap, error) { return from.ConfigMapOf(ctx, namespace, name) })
+// withIstio returns an instance with what Istio's injector would have added to the pod.
+func withIstio(ctx context.Context, i profile.Instance, from ControlPlanes) (profile.Instance, error) {
+	get := func(namespace, name string) (*corev1.ConfigMap, error) { return from.ConfigMapOf(ctx, namespace, name) }
+	mesh, err := istio.ReadMesh(*i.Version.Spec.Istio, get)
 	if err != nil {
-		return l, err
+		return i, err
 	}
-	proxy, err := mesh.Proxy(istio.Pod{Pod: l.pod, Slot: l.epoch % slots, Profile: p.Spec, Env: l.variables()})
-	if err != nil {
-		return l, fmt.Errorf("proxy of Istio: %w", err)
-	}
-	if p.Spec.Handover == v1alpha1.HandoverReusePort {
-		p.Spec.StopSignal = istioStop
-	}
-	p.Spec.Command, p.Spec.Args = proxy.Command, proxy.Args
-	p.Spec.Secrets = []v1alpha1.SecretSource{{
-		Name: istioTokens, ServiceAccountToken: &v1alpha1.ServiceAccountToken{Audience: proxy.Audience, ExpirationSeconds: proxy.TokenSeconds},
-	}}
-	if proxy.RootCert != "" {
-		p.Spec.Secrets = append(p.Spec.Secrets, v1alpha1.SecretSource{Name: istioRoots, ConfigMap: &v1alpha1.ConfigMapKeys{Name: proxy.RootCert}})
-	}
-	l.profile, l.istio = &p, &proxy
-	return l, nil
+	return i.WithIstio(mesh)
 }
 
 // istioMounts are what a computed proxy sees of the home beside what all proxies see.
-func (l launch) istioMounts(h home) []sidecar.Mount {
-	if l.istio == nil {
+func istioMounts(h home, i profile.Instance) []sidecar.Mount {
+	if i.Istio == nil {
 		return nil
 	}
-	out := []sidecar.Mount{{Host: h.files(l.epoch), Container: istioPod, ReadOnly: true, Relabel: true}}
-	for _, s := range l.profile.Spec.Secrets {
-		out = append(out, sidecar.Mount{Host: filepath.Join(h.secrets(l.epoch), s.Name), Container: path.Join(istioSecrets, s.Name), ReadOnly: true, Relabel: true})
+	out := []sidecar.Mount{{Host: h.files(i.Epoch), Container: istioPod, ReadOnly: true, Relabel: true}}
+	for _, s := range i.Version.Spec.Secrets {
+		out = append(out, sidecar.Mount{Host: filepath.Join(h.secrets(i.Epoch), s.Name), Container: path.Join(profile.PathIstioSecrets, s.Name), ReadOnly: true, Relabel: true})
 	}
 	for _, dir := range istioWritable() {
-		out = append(out, sidecar.Mount{Host: filepath.Join(istioHome(h, l.epoch), path.Base(dir)), Container: dir, Relabel: true})
+		out = append(out, sidecar.Mount{Host: filepath.Join(istioHome(h, i.Epoch), path.Base(dir)), Container: dir, Relabel: true})
 	}
 	return out
 }

@@ -17,6 +17,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars/istio"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // meshed is what a fakeNode has of Istio.
@@ -115,7 +116,7 @@ func TestIstio_newPod_proxyIsAsInjected(t *testing.T) {
 			t.Errorf("the pod gets no label: %+v", said)
 		}
 		spec := n.containers["c001"].spec
-		if path.Base(spec.Command[0]) != "pilot-agent" || !slices.Equal(spec.Args[:2], []string{"proxy", "sidecar"}) || spec.StopSignal != "TERM" || spec.Hash != HashOf(n.profile.Spec) {
+		if path.Base(spec.Command[0]) != "pilot-agent" || !slices.Equal(spec.Args[:2], []string{"proxy", "sidecar"}) || spec.StopSignal != "TERM" || spec.Hash != profile.HashOf(n.profile.Spec) {
 			t.Errorf("it is made from %+v", spec)
 		}
 		for _, want := range []string{"SIDECAR_EPOCH=0", "POD_NAME=mine", "POD_NAMESPACE=shop", "INSTANCE_IP=10.0.0.1"} {
@@ -240,25 +241,6 @@ func TestIstio_ownersTLSMode_stays(t *testing.T) {
 				t.Errorf("%s: label %t", mode, said.Labels)
 			}
 		})
-	}
-}
-
-// Slots have ports of their own for what cannot be shared: the profile names none of them, and all that both have.
-func TestIstio_ports_areTheProxys(t *testing.T) {
-	n := newNode()
-	withMesh(n)
-	p, err := Compile(&n.profile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := p.Ports(); !slices.Equal(got, []uint16{15001, 15006, 15021, 15090}) {
-		t.Errorf("ports %v", got)
-	}
-	if got := p.Question(IsReady, 1); got.HTTPGet == nil || got.HTTPGet.Path != "/healthz/ready" {
-		t.Errorf("it is asked %+v", got)
-	}
-	if got := (launch{profile: p, pod: thePod()}).istioMounts(home{"/h"}); got != nil {
-		t.Errorf("mounts of a proxy that was not computed: %v", got)
 	}
 }
 

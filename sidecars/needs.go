@@ -11,6 +11,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // Runtime makes, ends and lists the containers of proxies. It has more than three methods, since one step may need any of them.
@@ -39,7 +40,7 @@ type Runtime interface {
 // Images brings the image of a proxy to the node.
 type Images interface {
 	// Ensure pulls an image unless the node has it.
-	Ensure(ctx context.Context, p *Profile) error
+	Ensure(ctx context.Context, p *profile.Version) error
 }
 
 // Cluster reads what the API server has.
@@ -61,7 +62,7 @@ type Choice struct {
 	Name string
 	// Hash identifies the named profile's present version, usable or not; "" if there is no such profile.
 	Hash    string
-	Profile *Profile
+	Profile *profile.Version
 	// Refusal says why Profile is nil although Name is not empty, and what to do.
 	Refusal string
 	// Held reports whether the node may not use Profile yet, which other nodes try first: see Held.
@@ -77,11 +78,11 @@ type Choice struct {
 // Asker reaches proxies, and their listeners, inside the networks of pods.
 type Asker interface {
 	// Ask returns nil if the proxy of an epoch answers a question with yes, and ErrPortTaken, whether there is a proxy or not, if another process has its ports.
-	Ask(ctx context.Context, s podnet.Sandbox, p *Profile, epoch uint32, q Question) error
+	Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, epoch uint32, q Question) error
 	// Serves returns nil if an epoch's Envoy has taken over, as it says on a socket of its own.
 	Serves(ctx context.Context, s podnet.Sandbox, epoch uint32) error
 	// Listens returns ErrNobodyListens if connections to the profile's outbound port are refused.
-	Listens(ctx context.Context, s podnet.Sandbox, p *Profile) error
+	Listens(ctx context.Context, s podnet.Sandbox, p *profile.Version) error
 	// Close has Istio's Envoy with an admin port close its listeners, and tell its clients to connect anew.
 	Close(ctx context.Context, s podnet.Sandbox, adminPort int32) error
 	// Move has the connections at a listener that closes go to the other listeners of its group, from now on, in a sandbox's network.

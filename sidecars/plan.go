@@ -45,8 +45,8 @@ type Desired struct {
 	MaxRunning int
 	// Upgrade reports whether a proxy of another hash may be replaced now.
 	Upgrade bool
-	// Slots reports whether proxies that run at once have different slots.
-	Slots bool
+	// Slots is how many slots there are, of which proxies that run at once have different ones; 0 if they have none.
+	Slots uint32
 	// HotRestart reports whether proxies take over from each other in Envoy's way: a new one tells the old one to drain once it is ready,
 	// and ends it at DrainLimit. A new proxy that is not ready is killed: asked to end, it would end the old one, too.
 	HotRestart bool
@@ -138,7 +138,7 @@ func Decide(d Desired, there []Proxy, now time.Time) (out Decision) {
 	for _, p := range there { // containerd refuses a second container of the same name and epoch
 		next.Epoch = max(next.Epoch, p.Epoch+1)
 	}
-	if d.Slots && slices.ContainsFunc(running, func(p Proxy) bool { return p.Epoch%slots == next.Epoch%slots }) {
+	if d.Slots > 0 && slices.ContainsFunc(running, func(p Proxy) bool { return p.Epoch%d.Slots == next.Epoch%d.Slots }) {
 		next.Epoch++
 	}
 	switch {

@@ -7,7 +7,9 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 const (
@@ -35,6 +37,14 @@ const (
 	IsAlive            // whether a proxy that has been ready still works; it is replaced if it does not
 	takesOver          // whether an Envoy serves, where no profile says what else to ask it
 )
+
+// Of returns where and how the proxy of an epoch is asked.
+func (q Question) Of(p *profile.Version, epoch uint32) v1alpha1.Readiness {
+	if q == IsAlive {
+		return p.Liveness(epoch)
+	}
+	return p.Readiness(epoch)
+}
 
 // questions are asked outside of the workers, each in a goroutine of its own: a proxy that does not answer delays no other one. Slow proxies have
 // places of their own.
@@ -68,6 +78,11 @@ func (p *pulse) hear(r reply) {
 	p.why = r.err.Error()
 }
 
+// isHung reports whether too many questions in a row were missed, as to liveness.
+func (p *pulse) isHung(by *profile.Version) bool {
+	return by != nil && by.Spec.Liveness != nil && p.missed >= max(1, int(by.Spec.Liveness.FailureThreshold))
+}
+
 // hear notes what a proxy has answered. It is no longer ready once it has missed threshold questions in a row.
 func (a *answer) hear(r reply, threshold int) {
 	a.asking, a.slow = false, r.slow
@@ -97,7 +112,7 @@ func (a *answer) hear(r reply, threshold int) {
 // calmly reports whether a proxy has answered all that it was asked, so that its next answer is no news.
 func (a answer) calmly() bool { return a.now && a.readiness.missed == 0 && a.alive.missed == 0 }
 
-func (a answer) next(p *Profile, hasLiveness bool) (q Question, at time.Time) {
+func (a answer) next(p *profile.Version, hasLiveness bool) (q Question, at time.Time) {
 	if !a.readiness.at.IsZero() {
 		at = a.readiness.at.Add(a.pause(p))
 	}
@@ -107,19 +122,19 @@ func (a answer) next(p *Profile, hasLiveness bool) (q Question, at time.Time) {
 	if !hasLiveness || !a.ready || !a.hung.IsZero() {
 		return IsReady, at
 	}
-	if alive := later(a.alive.at, a.calm).Add(seconds(max(1, p.Spec.Liveness.PeriodSeconds))); alive.Before(at) {
+	if alive := later(a.alive.at, a.calm).Add(time.Duration(max(1, p.Spec.Liveness.PeriodSeconds)) * time.Second); alive.Before(at) {
 		return IsAlive, alive
 	}
 	return IsReady, at
 }
 
 // pause returns the time between two questions whether the proxy is ready.
-func (a answer) pause(p *Profile) time.Duration {
+func (a answer) pause(p *profile.Version) time.Duration {
 	switch {
 	case p == nil, !a.heard, !a.ready:
 		return startPause(a.seen)
 	case a.readiness.missed == 0:
-		return seconds(p.Spec.Readiness.PeriodSeconds)
+		return time.Duration(p.Spec.Readiness.PeriodSeconds) * time.Second
 	}
 	const doublings = 4
 	return min(silentPoll<<min(a.readiness.missed-1, doublings), lastSilentPoll)
@@ -162,7 +177,7 @@ func (s hearing) hear(ctx context.Context) {
 		if !runs {
 			continue
 		}
-		if a.hung.IsZero() && s.choice.Profile.hangs(a.alive) && !s.goes(ctx) {
+		if a.hung.IsZero() && a.alive.isHung(s.choice.Profile) && !s.goes(ctx) {
 			s.noteEnd(ctx, a, a.hangs())
 			a.hung = s.memory.failed
 			s.answers[r.id] = a

@@ -11,9 +11,10 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
-func (n *fakeNode) Ask(ctx context.Context, s podnet.Sandbox, _ *Profile, epoch uint32, _ Question) error {
+func (n *fakeNode) Ask(ctx context.Context, s podnet.Sandbox, _ *profile.Version, epoch uint32, _ Question) error {
 	ready, hangs, err := n.howReady(s.ID, epoch)
 	if hangs {
 		select {
@@ -226,11 +227,11 @@ type ownPort struct {
 	ports map[string]int32 // by image
 }
 
-func (q ownPort) Ask(ctx context.Context, s podnet.Sandbox, p *Profile, epoch uint32, to Question) error {
+func (q ownPort) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, epoch uint32, to Question) error {
 	wrong := false
 	q.change(func() {
 		for _, c := range q.containers {
-			wrong = wrong || c.Sandbox == s.ID && c.Epoch == epoch && q.ports[c.Image] != p.Question(to, epoch).TCPPort
+			wrong = wrong || c.Sandbox == s.ID && c.Epoch == epoch && q.ports[c.Image] != to.Of(p, epoch).TCPPort
 		}
 	})
 	if wrong {
@@ -287,7 +288,7 @@ func TestLiveness_proxyHangsDuringUpgrade_newVersionHasNotFailed(t *testing.T) {
 		n.change(func() {
 			n.containers["c001"].hangs = true
 			n.behave = only(func(p *fakeProxy) {
-				if strings.HasSuffix(p.from, handoverSocket(0)) {
+				if strings.HasSuffix(p.from, profile.HandoverSocket(0)) {
 					p.exit = 1
 				}
 			}, image(1), image(2))

@@ -3,7 +3,6 @@ package sidecars
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,72 +31,9 @@ func (n *fakeNode) sharePorts() {
 	n.behave = func(p *fakeProxy) { before(p); p.from = "whichever listens" }
 }
 
-func TestSpec_reusePort_hasSignalAndNoArguments(t *testing.T) {
-	n := newNode()
-	n.sharePorts()
-	p, err := Compile(&n.profile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	from := uint32(2)
-	l := launch{profile: p, pod: thePod(), epoch: 5, from: &from}
-	if got := l.spec(home{"/homes/u1.s1"}); got.StopSignal != "QUIT" || !slices.Equal(got.Args, p.Spec.Args) {
-		t.Errorf("signal %q, arguments %q", got.StopSignal, got.Args)
-	}
-	files, err := l.files()
-	if want := "listen unix:/run/sidecar/admin-5.sock; listen 127.0.0.1:9091;"; err != nil || files["nginx.conf"] != want {
-		t.Errorf("%v, %v", files, err)
-	}
-}
-
-func TestReadiness_epoch_hasItsOwnSocketAndPort(t *testing.T) {
-	for name, c := range map[string]struct {
-		readiness, want v1alpha1.Readiness
-		ports           []uint16
-	}{
-		"a socket": {
-			v1alpha1.Readiness{Socket: "admin-{epoch}.sock"}, v1alpha1.Readiness{Socket: "admin-7.sock"}, nil,
-		},
-		"a page of a socket": {
-			v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Socket: "admin-{epoch}.sock", Path: "/ready"}},
-			v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Socket: "admin-7.sock", Path: "/ready"}},
-			nil,
-		},
-		"a port of a slot": {
-			v1alpha1.Readiness{TCPPort: 15021, SlotPorts: true}, v1alpha1.Readiness{TCPPort: 15022, SlotPorts: true}, []uint16{15021, 15022},
-		},
-		"a page of a slot's port": {
-			v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 15021}, SlotPorts: true},
-			v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 15022}, SlotPorts: true},
-			[]uint16{15021, 15022},
-		},
-		"a port that all share": {
-			v1alpha1.Readiness{TCPPort: 15021}, v1alpha1.Readiness{TCPPort: 15021}, []uint16{15021},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			n := newNode()
-			n.profile.Spec.Readiness = c.readiness
-			p, err := Compile(&n.profile)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(c.want, p.Question(IsReady, 7)); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
-			if diff := cmp.Diff(append([]uint16{15001, 15006}, c.ports...), p.Ports()); diff != "" {
-				t.Errorf("ports: -want +got:\n%s", diff)
-			}
-			if even := p.Question(IsReady, 6); even.TCPPort != c.readiness.TCPPort {
-				t.Errorf("of an even epoch: %+v", even)
-			}
-		})
-	}
-}
-
 // Proxies that run at once have different slots, whatever became of the epochs between them.
 func TestDecide_slots_areTakenInTurn(t *testing.T) {
-	slotted := func(d *Desired) { d.Slots, d.MaxRunning = true, 2 }
+	slotted := func(d *Desired) { d.Slots, d.MaxRunning = 2, 2 }
 	for name, c := range map[string]struct {
 		desired Desired
 		there   []Proxy

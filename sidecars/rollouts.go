@@ -3,6 +3,8 @@ package sidecars
 import (
 	"slices"
 	"sync"
+
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // pauseAfter is how many pods have to fail in a row before the upgrades pause: one pod alone may fail for a reason of its own. On a node with fewer
@@ -50,7 +52,7 @@ type waiter struct {
 }
 
 // of returns the roll-out of the profile's present version.
-func (r *Rollouts) of(p *Profile) *rollout {
+func (r *Rollouts) of(p *profile.Version) *rollout {
 	if r.by == nil {
 		r.by = map[string]*rollout{}
 	}
@@ -70,7 +72,7 @@ func (r *Rollouts) of(p *Profile) *rollout {
 
 // join counts a sandbox among those with a proxy of the profile, and returns the turn that it has. held reports whether the node may not use the
 // profile's present version yet.
-func (r *Rollouts) join(p *Profile, key Key, held bool) turn {
+func (r *Rollouts) join(p *profile.Version, key Key, held bool) turn {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.of(p)
@@ -79,7 +81,7 @@ func (r *Rollouts) join(p *Profile, key Key, held bool) turn {
 }
 
 // may reports whether a sandbox's proxy may be replaced now. If not, it waits until its key is returned as the next one.
-func (r *Rollouts) may(p *Profile, key Key, want turn) bool {
+func (r *Rollouts) may(p *profile.Version, key Key, want turn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.of(p)
@@ -95,7 +97,7 @@ func (r *Rollouts) may(p *Profile, key Key, want turn) bool {
 
 // failed notes that a proxy of a version has not become ready, or has ended: this ends the sandbox's turn, if it has one, which is returned. The end
 // of an old proxy says nothing of its upgrade. next are the sandboxes to look at, as in done.
-func (r *Rollouts) failed(p *Profile, key Key, hash string) (next []Key, was turn) {
+func (r *Rollouts) failed(p *profile.Version, key Key, hash string) (next []Key, was turn) {
 	if p == nil {
 		return nil, ""
 	}
@@ -114,7 +116,7 @@ func (r *Rollouts) failed(p *Profile, key Key, hash string) (next []Key, was tur
 
 // done notes that a sandbox's proxy of a version is ready, and that it should have no other. freed reports whether that ends a turn. next are then
 // the sandboxes to look at, as many as there are free turns: looking at all that wait, each time, would cost the square of their number.
-func (r *Rollouts) done(p *Profile, key Key, hash string) (next []Key, freed bool) {
+func (r *Rollouts) done(p *profile.Version, key Key, hash string) (next []Key, freed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.of(p)

@@ -3,17 +3,19 @@ package sidecars
 import (
 	"slices"
 	"testing"
+
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // version is a version of the profile edge, of which two proxies are upgraded at once.
-func version(hash string, pauseOnFailure *bool) *Profile {
-	out := &Profile{Name: "edge", Hash: hash}
+func version(hash string, pauseOnFailure *bool) *profile.Version {
+	out := &profile.Version{Name: "edge", Hash: hash}
 	out.Spec.Rollout.MaxParallel, out.Spec.Rollout.PauseOnFailure = 2, pauseOnFailure
 	return out
 }
 
 // granted asks for some pods in turn, and returns those that may be upgraded.
-func granted(r *Rollouts, p *Profile, pods ...string) (out []string) {
+func granted(r *Rollouts, p *profile.Version, pods ...string) (out []string) {
 	for _, pod := range pods {
 		r.join(p, Key{PodUID: pod}, false)
 		if r.may(p, Key{PodUID: pod}, upgradeTurn) {
@@ -26,8 +28,8 @@ func granted(r *Rollouts, p *Profile, pods ...string) (out []string) {
 // mayCase is what happens after two pods of three, a and b, have their turns.
 type mayCase struct {
 	then   func(*Rollouts)
-	of     *Profile // v1 unless it says otherwise
-	may    []string // of a, b, c and d, asked in this order
+	of     *profile.Version // v1 unless it says otherwise
+	may    []string         // of a, b, c and d, asked in this order
 	paused bool
 }
 
@@ -49,13 +51,13 @@ func (c mayCase) run(t *testing.T) {
 }
 
 // again has a pod's upgrade fail, for which it may have no turn yet.
-func again(r *Rollouts, p *Profile, k Key) {
+func again(r *Rollouts, p *profile.Version, k Key) {
 	r.may(p, k, upgradeTurn)
 	r.failed(p, k, p.Hash)
 }
 
 // three has the upgrades of a, b and c fail.
-func three(r *Rollouts, p *Profile) {
+func three(r *Rollouts, p *profile.Version) {
 	for _, pod := range []string{"a", "b", "c"} {
 		again(r, p, Key{PodUID: pod})
 	}

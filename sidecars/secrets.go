@@ -28,11 +28,11 @@ func grantSecrets(ctx context.Context, from Secrets, secrets string, l launch) e
 	if err := makeDir(secrets, o); err != nil {
 		return err
 	}
-	reader := secretReader{from, l.pod.Namespace, func() (*corev1.Pod, error) { return l.pod, nil }}
+	reader := secretReader{from, l.Pod.Namespace, func() (*corev1.Pod, error) { return l.Pod, nil }}
 	g := grant{UID: o.uid, GID: o.gid}
-	for _, source := range l.profile.Spec.Secrets {
+	for _, source := range l.Version.Spec.Secrets {
 		granted := grantedSource{SecretSource: source}
-		if l.istio != nil {
+		if l.Istio != nil {
 			granted.TokenFile = istioTokenFile
 		}
 		dir := secretDir{filepath.Join(secrets, source.Name), o}

@@ -16,6 +16,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // vault is what a fakeNode has as secrets.
@@ -80,7 +81,7 @@ func (n *fakeNode) seen(t *testing.T, id, secret string) map[string]string {
 	if !ok {
 		t.Fatalf("there is no %s", id)
 	}
-	i := slices.IndexFunc(c.spec.Mounts, func(m sidecar.Mount) bool { return m.Container == PathSecrets && m.ReadOnly })
+	i := slices.IndexFunc(c.spec.Mounts, func(m sidecar.Mount) bool { return m.Container == profile.PathSecrets && m.ReadOnly })
 	if i < 0 {
 		t.Fatalf("%s has no secrets mounted read-only: %v", id, c.spec.Mounts)
 	}
@@ -123,7 +124,7 @@ func TestGrantSecrets_sources_areMounted(t *testing.T) {
 		n.mustSay(t, "u1", v1alpha1.Running, true)
 		n.mustSee(t, "c001", "tls", files("tls.crt", "crt-1", "tls.key", "key-1"))
 		n.mustSee(t, "c001", "istio", files("token", "token-1-u1-istio-ca"))
-		want := sidecar.Mount{Host: "/run/spire/agent-sockets", Container: PathSecrets + "/spire", ReadOnly: true}
+		want := sidecar.Mount{Host: "/run/spire/agent-sockets", Container: profile.PathSecrets + "/spire", ReadOnly: true}
 		if got := n.containers["c001"].spec.Mounts; !slices.Contains(got, want) {
 			t.Errorf("mounts %v", got)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // The ManagedProxy says what its pod's owner has to know first.
@@ -90,7 +91,7 @@ func TestState_noneServes_saysWhy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.choice.Refusal == "" {
-				c.choice.Profile = &Profile{}
+				c.choice.Profile = &profile.Version{}
 			}
 			v := view{choice: c.choice, home: home{t.TempDir()}}
 			if got := v.state(c.decision, c.failures > 0, c.pulling); got != c.want {

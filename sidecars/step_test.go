@@ -13,6 +13,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // An agent that cannot read what there is changes nothing, and goes on once it can.
@@ -242,7 +243,7 @@ func TestNeedsTurn_proxies_onlyServingOnesDo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c.there.ID = "c1"
 			v := view{
-				choice: Choice{Profile: &Profile{Name: "edge", Hash: "new"}}, home: Homes{Root: t.TempDir()}.of(Key{"u1", "s1"}),
+				choice: Choice{Profile: &profile.Version{Name: "edge", Hash: "new"}}, home: Homes{Root: t.TempDir()}.of(Key{"u1", "s1"}),
 				there: []sidecar.Container{c.there}, answers: map[string]answer{"c1": {ready: c.ready}},
 			}
 			if err := v.home.prepare(owner{}); err != nil {

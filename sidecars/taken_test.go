@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // A proxy that ends because the application has its port says so: its own last words name the port, but not who has it.
@@ -77,7 +78,7 @@ type askedProfile struct {
 	hash string
 }
 
-func (a *askedProfile) Ask(_ context.Context, _ podnet.Sandbox, p *Profile, _ uint32, _ Question) error {
+func (a *askedProfile) Ask(_ context.Context, _ podnet.Sandbox, p *profile.Version, _ uint32, _ Question) error {
 	a.hash = p.Hash
 	return ErrPortTaken
 }
@@ -92,7 +93,7 @@ func TestTaken_olderVersion_asksForItsOwnPorts(t *testing.T) {
 	} {
 		asked := &askedProfile{}
 		s := stepping{Manager: &Manager{Asker: asked}, view: view{
-			choice: Choice{Profile: &Profile{Hash: "new"}}, before: &Profile{Hash: "old"}, earlier: []*Profile{{Hash: "older"}},
+			choice: Choice{Profile: &profile.Version{Hash: "new"}}, before: &profile.Version{Hash: "old"}, earlier: []*profile.Version{{Hash: "older"}},
 		}}
 		if got := s.taken(t.Context(), answer{hash: c.hash}); got == "" || asked.hash != c.want {
 			t.Errorf("%s: says %q, asked by the version %q, want %q", name, got, asked.hash, c.want)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 const (
@@ -21,7 +22,7 @@ type turning struct{ stepping }
 
 // learn notes that the profile's present version works once a proxy of it is ready. It returns the version that worked last if that is another
 // one, the versions that worked before that, and whether the present one has failed since.
-func (s turning) learn(ctx context.Context) (before *Profile, earlier []*Profile, bad bool) {
+func (s turning) learn(ctx context.Context) (before *profile.Version, earlier []*profile.Version, bad bool) {
 	p := s.choice.Profile
 	if p == nil {
 		return nil, nil, false
@@ -75,7 +76,7 @@ func (s turning) turnAt(want turn) time.Time {
 // endsFirst reports whether the running proxy is ended before one of the present version starts.
 func (s turning) endsFirst() bool {
 	p := s.choice.Profile
-	return p.maxRunning() == 1 || s.memory.noHandover == p.Hash
+	return p.MaxRunning() == 1 || s.memory.noHandover == p.Hash
 }
 
 // isFull reports whether a new proxy would have to wait for the end of a draining one. A turn would hold up others for as long. A proxy that
@@ -87,7 +88,7 @@ func (s turning) isFull() bool {
 			stay++
 		}
 	}
-	return !s.endsFirst() && stay >= s.choice.Profile.maxRunning()
+	return !s.endsFirst() && stay >= s.choice.Profile.MaxRunning()
 }
 
 // isFirst reports whether the sandbox tries the present version of the profile although another one is known to work: nobody has tried it, and
@@ -113,7 +114,7 @@ func (s turning) servesRotated() bool {
 
 // version returns the version of the profile that a proxy is started from: the present one if it is known to work, or the sandbox has the turn to
 // try it. Otherwise the last version that worked, unless it no longer does.
-func (s turning) version(has turn) *Profile {
+func (s turning) version(has turn) *profile.Version {
 	p, f := s.choice.Profile, s.memory
 	runs := func(hash string) bool {
 		return slices.ContainsFunc(s.there, func(c sidecar.Container) bool {

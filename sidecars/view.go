@@ -9,6 +9,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // view is a sandbox as one step has found it: what its pod has chosen, the containers, the notes in its home, and what proxies have answered
@@ -23,8 +24,8 @@ type view struct {
 
 	// before is the version of the profile that worked last on the node, if that is not the present one, and bad reports whether the present one
 	// has failed there since. earlier are versions that worked before. aim is the version that a proxy is started from now.
-	before, aim *Profile
-	earlier     []*Profile
+	before, aim *profile.Version
+	earlier     []*profile.Version
 	bad         bool
 }
 
@@ -36,8 +37,11 @@ func (v view) desired(f *followed, upgrade bool) Desired {
 	}
 	out := Desired{
 		Wanted: !v.done() && !v.choice.Finished && !v.home.finished(time.Now()), Keep: true,
-		Hash: p.Hash, MaxRunning: p.maxRunning(), Slots: p.Spec.Handover == v1alpha1.HandoverReusePort, HotRestart: v.hotRestarts(), Upgrade: upgrade || !v.needsTurn(),
-		StartLimit: seconds(p.Spec.Readiness.StartSeconds), DrainLimit: p.drainLimit(), Epoch: f.epoch, RetryAt: f.retryAt(),
+		Hash: p.Hash, MaxRunning: p.MaxRunning(), HotRestart: v.hotRestarts(), Upgrade: upgrade || !v.needsTurn(),
+		StartLimit: time.Duration(p.Spec.Readiness.StartSeconds) * time.Second, DrainLimit: p.DrainLimit(), Epoch: f.epoch, RetryAt: f.retryAt(),
+	}
+	if p.Spec.Handover == v1alpha1.HandoverReusePort {
+		out.Slots = profile.Slots
 	}
 	if f.noHandover == p.Hash || v.clings(f) {
 		out.MaxRunning = 1
@@ -126,7 +130,7 @@ func (v view) expected(a answer) bool {
 
 // hotRestarts reports whether there are proxies that take over from each other by Envoy's hot restart.
 func (v view) hotRestarts() bool {
-	return v.aim.hot() || slices.ContainsFunc(v.there, func(c sidecar.Container) bool { return c.HotRestart != nil })
+	return v.aim.HotRestarts() || slices.ContainsFunc(v.there, func(c sidecar.Container) bool { return c.HotRestart != nil })
 }
 
 // done reports whether the sandbox's proxy is not started again.
@@ -156,7 +160,7 @@ func (v view) container(id string) *sidecar.Container {
 }
 
 // madeFrom returns the version of the profile with this hash, or the present one if it is not known.
-func (v view) madeFrom(hash string) *Profile {
+func (v view) madeFrom(hash string) *profile.Version {
 	for _, p := range append(slices.Clone(v.earlier), v.before) {
 		if p != nil && hash == p.Hash {
 			return p

@@ -19,6 +19,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 const askTimeout = time.Second
@@ -32,10 +33,10 @@ type asker struct {
 // Ask returns nil if the proxy of an epoch is ready, or alive, and sidecars.ErrPortTaken if another user listens on its ports. Old and new HAProxy
 // have the same listeners, and either takes a connection to them. So a HAProxy that is to be ready must answer on the socket that only its
 // epoch has, too.
-func (a asker) Ask(ctx context.Context, s podnet.Sandbox, p *sidecars.Profile, epoch uint32, q sidecars.Question) error {
+func (a asker) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, epoch uint32, q sidecars.Question) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	r, ports := p.Question(q, epoch), p.Ports()
+	r, ports := q.Of(p, epoch), p.Ports()
 	if p.Spec.Istio != nil && q == sidecars.IsReady {
 		facts := a.homes.IstioFacts(s, epoch)
 		if facts.StatusPort == 0 {
@@ -179,7 +180,7 @@ func (a asker) Serves(ctx context.Context, s podnet.Sandbox, epoch uint32) error
 }
 
 // Listens returns sidecars.ErrNobodyListens if connections to the profile's outbound port are refused.
-func (a asker) Listens(ctx context.Context, s podnet.Sandbox, p *sidecars.Profile) error {
+func (a asker) Listens(ctx context.Context, s podnet.Sandbox, p *profile.Version) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	conn, err := a.dial(ctx, s, p.Spec.Network.OutboundPort)

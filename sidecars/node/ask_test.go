@@ -14,6 +14,7 @@ import (
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/test/kerneltest"
 )
 
@@ -68,7 +69,7 @@ func TestAsk_eachKindOfReadiness_isAsked(t *testing.T) {
 		"a socket of its own, no port":         {readiness: v1alpha1.Readiness{TCPPort: 7003}, handover: v1alpha1.HandoverHAProxy, epoch: 1},
 		"a port of another epoch":              {readiness: v1alpha1.Readiness{TCPPort: 7001}, handover: v1alpha1.HandoverHAProxy, epoch: 2},
 	} {
-		p := &sidecars.Profile{Spec: v1alpha1.ProxyProfileSpec{Readiness: c.readiness, Handover: c.handover}}
+		p := &profile.Version{Spec: v1alpha1.ProxyProfileSpec{Readiness: c.readiness, Handover: c.handover}}
 		if err := a.Ask(t.Context(), s, p, c.epoch, sidecars.IsReady); c.ready != (err == nil) {
 			t.Errorf("%s: %v", name, err)
 		} else if err != nil && strings.Contains(err.Error(), "127.0.0.1:") {

@@ -17,6 +17,7 @@ import (
 	"istio-pod-network-controller/internal/outage"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // choosing is a cluster with a pod that has chosen the profile edge, each as changed.
@@ -184,7 +185,7 @@ func TestChoice_nodeIsNotAdmitted_isHeld(t *testing.T) {
 	for _, admitted := range []int32{0, 65536} {
 		if admitted > 0 {
 			api, _ := read.profiles.cache.(client.Client)
-			cluster.profile.Status.Rollout = &v1alpha1.RolloutStatus{Hash: sidecars.HashOf(cluster.profile.Spec), Admitted: admitted}
+			cluster.profile.Status.Rollout = &v1alpha1.RolloutStatus{Hash: profile.HashOf(cluster.profile.Spec), Admitted: admitted}
 			if err := api.Patch(t.Context(), cluster.profile, client.Merge); err != nil {
 				t.Fatal(err)
 			}

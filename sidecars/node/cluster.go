@@ -67,7 +67,7 @@ func (c sidecarCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.
 }
 
 // has returns the profile whose proxy a pod has that has chosen the one named, and why it cannot have a proxy of it.
-func (c sidecarCluster) has(ctx context.Context, s podnet.Sandbox, name string, pod *corev1.Pod, ns *corev1.Namespace) (has string, found profile, refusal string, err error) {
+func (c sidecarCluster) has(ctx context.Context, s podnet.Sandbox, name string, pod *corev1.Pod, ns *corev1.Namespace) (has string, found readProfile, refusal string, err error) {
 	found, refusal, err = c.profiles.forPod(ctx, name, pod, ns)
 	if keeps, why := c.leads.keeps(s, found); why != "" {
 		name = keeps.Profile

@@ -7,7 +7,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"istio-pod-network-controller/api/v1alpha1"
-	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // Every agent receives each status of a profile, and looks at its pods only if it says something else to its node.
@@ -16,7 +16,7 @@ func TestConcernsNode_statusChanges_onlyAdmissionPasses(t *testing.T) {
 	of := func(hash string, admitted int32) *v1alpha1.RolloutStatus {
 		return &v1alpha1.RolloutStatus{Hash: hash, Admitted: admitted}
 	}
-	hash := sidecars.HashOf(spec)
+	hash := profile.HashOf(spec)
 	for name, c := range map[string]struct {
 		before, after v1alpha1.ProxyProfileStatus
 		generation    int64

@@ -15,6 +15,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/runtime/container"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/sidecars/secretvolume"
 )
 
@@ -48,7 +49,7 @@ type failedPull struct {
 type wantedImage struct{ image, secrets string }
 
 // Ensure returns nil if the node has the image, sidecars.ErrPulling while it is pulled, and why it could not be pulled.
-func (i *sidecarImages) Ensure(ctx context.Context, p *sidecars.Profile) error {
+func (i *sidecarImages) Ensure(ctx context.Context, p *profile.Version) error {
 	if id, err := i.runtime.ImageID(ctx, p.Spec.Image); err != nil || id != "" {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/runtime/container"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/sidecars/secretvolume"
 )
 
@@ -85,7 +86,7 @@ func mounted(t *testing.T, root, name string, values map[string]string) {
 }
 
 // ensured has an image brought to the node, until it is there or cannot be pulled.
-func ensured(t *testing.T, images *sidecarImages, p *sidecars.Profile) error {
+func ensured(t *testing.T, images *sidecarImages, p *profile.Version) error {
 	t.Helper()
 	done := make(chan struct{}, 1)
 	images.done = func() { done <- struct{}{} }
@@ -129,7 +130,7 @@ func TestEnsure_profileNamesSecrets_pullsWithThem(t *testing.T) {
 				mounted(t, root, secret, values)
 			}
 			registry, runtime := newPuller(t, "u", "hunter2")
-			p := &sidecars.Profile{Spec: v1alpha1.ProxyProfileSpec{Image: "b.example/proxy:1"}}
+			p := &profile.Version{Spec: v1alpha1.ProxyProfileSpec{Image: "b.example/proxy:1"}}
 			for _, secret := range c.secrets {
 				p.Spec.ImagePullSecrets = append(p.Spec.ImagePullSecrets, v1alpha1.SecretReference{Name: secret})
 			}
@@ -150,8 +151,8 @@ func TestEnsure_twoProfilesOfOneImage_pullWithTheirOwnSecrets(t *testing.T) {
 	mounted(t, root, "right", map[string]string{container.DockerConfigKey: `{"auths": {"b.example": {"username": "u", "password": "p"}}}`})
 	registry, runtime := newPuller(t, "u", "p")
 	images := &sidecarImages{runtime: runtime, secrets: secretvolume.Volumes{Root: root}}
-	without := &sidecars.Profile{Spec: v1alpha1.ProxyProfileSpec{Image: "b.example/proxy:1"}}
-	with := &sidecars.Profile{Spec: v1alpha1.ProxyProfileSpec{Image: "b.example/proxy:1", ImagePullSecrets: []v1alpha1.SecretReference{{Name: "right"}}}}
+	without := &profile.Version{Spec: v1alpha1.ProxyProfileSpec{Image: "b.example/proxy:1"}}
+	with := &profile.Version{Spec: v1alpha1.ProxyProfileSpec{Image: "b.example/proxy:1", ImagePullSecrets: []v1alpha1.SecretReference{{Name: "right"}}}}
 	done := make(chan struct{}, 1)
 	images.done = func() { done <- struct{}{} }
 	if err := images.Ensure(t.Context(), without); !errors.Is(err, sidecars.ErrPulling) {
@@ -171,7 +172,7 @@ func TestEnsure_twoProfilesOfOneImage_pullWithTheirOwnSecrets(t *testing.T) {
 func TestEnsure_manyPodsWait_pullsOnce(t *testing.T) {
 	registry, runtime := newPuller(t, "u", "p")
 	images := &sidecarImages{runtime: runtime, pause: time.Hour}
-	p := &sidecars.Profile{Spec: v1alpha1.ProxyProfileSpec{Image: "b.example/proxy:1"}}
+	p := &profile.Version{Spec: v1alpha1.ProxyProfileSpec{Image: "b.example/proxy:1"}}
 	for pod := range 10 {
 		if err := ensured(t, images, p); !errors.Is(err, container.ErrNotPulled) {
 			t.Errorf("pod %d: %v", pod, err)
@@ -195,7 +196,7 @@ func TestEnsure_twoProfiles_pullOneAtATime(t *testing.T) {
 		w.WriteHeader(<-answer)
 	})
 	images := &sidecarImages{runtime: runtime, done: func() { done <- struct{}{} }}
-	p := &sidecars.Profile{Spec: v1alpha1.ProxyProfileSpec{Image: "b.example/proxy:1"}}
+	p := &profile.Version{Spec: v1alpha1.ProxyProfileSpec{Image: "b.example/proxy:1"}}
 	for range 2 {
 		for pod := range 3 {
 			if err := images.Ensure(t.Context(), p); !errors.Is(err, sidecars.ErrPulling) {

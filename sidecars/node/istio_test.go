@@ -19,6 +19,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/sidecars/istio"
+	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/test/kerneltest"
 )
 
@@ -41,7 +42,7 @@ func TestIstio_portsOfTheEpoch_areUsed(t *testing.T) {
 	if err := sidecars.ReplaceFile(filepath.Join(dir, "facts.json"), sidecars.IstioFacts{StatusPort: 15320, AdminPort: 15320}); err != nil {
 		t.Fatal(err)
 	}
-	p := &sidecars.Profile{Spec: v1alpha1.ProxyProfileSpec{Istio: &v1alpha1.Istio{}}}
+	p := &profile.Version{Spec: v1alpha1.ProxyProfileSpec{Istio: &v1alpha1.Istio{}}}
 	a := asker{namespaces: namespaces(t), homes: homes}
 	if err := a.Ask(t.Context(), s, p, 1, sidecars.IsReady); err != nil {
 		t.Error(err)

@@ -51,7 +51,7 @@ func (l *leads) of(s podnet.Sandbox) (found lead, known bool) {
 }
 
 // keeps returns the lead of a pod that keeps its proxy although it has chosen another profile. why says so; it is "" for all other pods.
-func (l *leads) keeps(s podnet.Sandbox, chosen profile) (has lead, why string) {
+func (l *leads) keeps(s podnet.Sandbox, chosen readProfile) (has lead, why string) {
 	has, known := l.of(s)
 	if !known || has.Profile == "" || chosen.name == "" || has.Profile == chosen.name {
 		return lead{}, ""

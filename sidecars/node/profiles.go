@@ -15,6 +15,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // profiles are the ProxyProfiles of the cluster, compiled.
@@ -24,44 +25,44 @@ type profiles struct {
 	noShared bool
 	node     string
 	mu       sync.Mutex
-	known    map[string]profile
+	known    map[string]readProfile
 }
 
-type profile struct {
+type readProfile struct {
 	name       string
 	uid        types.UID
 	generation int64
 	hash       string
 	spec       v1alpha1.ProxyProfileSpec
-	usable     *sidecars.Profile
+	usable     *profile.Version
 	err        error
 	held       bool // the node may not use this version yet; only get says so
 }
 
 // shared reports whether the pods of a node share the proxy.
-func (p profile) shared() bool { return p.spec.Mode == v1alpha1.ModeShared }
+func (p readProfile) shared() bool { return p.spec.Mode == v1alpha1.ModeShared }
 
 func newProfiles(cache client.Reader, node string) *profiles {
-	return &profiles{cache: cache, node: node, known: map[string]profile{}}
+	return &profiles{cache: cache, node: node, known: map[string]readProfile{}}
 }
 
 // get returns a profile, and why it cannot be used, if so. err is for what may work later.
-func (p *profiles) get(ctx context.Context, name string) (found profile, refusal string, err error) {
+func (p *profiles) get(ctx context.Context, name string) (found readProfile, refusal string, err error) {
 	var object v1alpha1.ProxyProfile
 	err = p.cache.Get(ctx, types.NamespacedName{Name: name}, &object)
 	switch {
 	case apierrors.IsNotFound(err):
-		return profile{}, fmt.Sprintf("there is no ProxyProfile %q: create it, or choose another one", name), nil
+		return readProfile{}, fmt.Sprintf("there is no ProxyProfile %q: create it, or choose another one", name), nil
 	case err != nil:
-		return profile{}, "", fmt.Errorf("read ProxyProfile %q: %w", name, err)
+		return readProfile{}, "", fmt.Errorf("read ProxyProfile %q: %w", name, err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	known := p.known[name]
 	if known.uid != object.UID || known.generation != object.Generation {
 		known.name, known.uid, known.generation, known.spec = name, object.UID, object.Generation, object.Spec
-		known.hash = sidecars.HashOf(object.Spec)
-		known.usable, known.err = sidecars.Compile(&object)
+		known.hash = profile.HashOf(object.Spec)
+		known.usable, known.err = profile.Compile(&object)
 		p.known[name] = known
 	}
 	known.held = sidecars.Held(&object, known.hash, p.node)
@@ -75,7 +76,7 @@ func (p *profiles) get(ctx context.Context, name string) (found profile, refusal
 }
 
 // last returns a profile as it was read last, even if it is gone or cannot be used.
-func (p *profiles) last(ctx context.Context, name string) (found profile, known bool) {
+func (p *profiles) last(ctx context.Context, name string) (found readProfile, known bool) {
 	if found, known = p.remembered(name); known {
 		return found, known
 	}
@@ -84,7 +85,7 @@ func (p *profiles) last(ctx context.Context, name string) (found profile, known 
 }
 
 // remembered is last for a profile that this agent has read.
-func (p *profiles) remembered(name string) (found profile, known bool) {
+func (p *profiles) remembered(name string) (found readProfile, known bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	found, known = p.known[name]
@@ -92,7 +93,7 @@ func (p *profiles) remembered(name string) (found profile, known bool) {
 }
 
 // forPod is get, and refusal says as well why the pod in its namespace cannot have a proxy of the profile.
-func (p *profiles) forPod(ctx context.Context, name string, pod *corev1.Pod, ns *corev1.Namespace) (found profile, refusal string, err error) {
+func (p *profiles) forPod(ctx context.Context, name string, pod *corev1.Pod, ns *corev1.Namespace) (found readProfile, refusal string, err error) {
 	found, refusal, err = p.get(ctx, name)
 	if err == nil && refusal == "" {
 		refusal = cmp.Or(found.usable.Refusal(pod, labelsOf(ns)), groupRefusal(found.usable, pod))
@@ -101,7 +102,7 @@ func (p *profiles) forPod(ctx context.Context, name string, pod *corev1.Pod, ns 
 }
 
 // groupRefusal returns why the rules would take a container for a proxy that they know by its group, or "".
-func groupRefusal(p *sidecars.Profile, pod *corev1.Pod) string {
+func groupRefusal(p *profile.Version, pod *corev1.Pod) string {
 	container, field := intent.TakesGroup(pod, p.Spec.RunAsGroup)
 	if p.UID() != 0 || container == "" {
 		return ""

@@ -18,6 +18,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 const (
@@ -68,7 +69,7 @@ func (s *profileStatuses) write(ctx context.Context, counts *proxyCounts) error 
 	}
 	versions := map[string]string{}
 	for i := range profiles.Items {
-		versions[profiles.Items[i].Name] = sidecars.HashOf(profiles.Items[i].Spec)
+		versions[profiles.Items[i].Name] = profile.HashOf(profiles.Items[i].Spec)
 	}
 	all, complete := counts.count(versions)
 	if !complete {

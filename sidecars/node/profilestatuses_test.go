@@ -20,10 +20,11 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // firstVersion is the profile's version before anybody changes it.
-var firstVersion = sidecars.HashOf(v1alpha1.ProxyProfileSpec{})
+var firstVersion = profile.HashOf(v1alpha1.ProxyProfileSpec{})
 
 // countedCluster is an API server with the profile edge and the agent that counts.
 type countedCluster struct {

@@ -30,6 +30,7 @@ import (
 	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/runtime/container"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/sidecars/secretvolume"
 )
 
@@ -138,7 +139,7 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 
 // concernsNode passes changes of profiles, and of their statuses only what lets a node use a version: every agent receives each status.
 func concernsNode(node string) predicate.Predicate {
-	held := func(p *v1alpha1.ProxyProfile) bool { return sidecars.Held(p, sidecars.HashOf(p.Spec), node) }
+	held := func(p *v1alpha1.ProxyProfile) bool { return sidecars.Held(p, profile.HashOf(p.Spec), node) }
 	return predicate.Or(predicate.GenerationChangedPredicate{}, predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1alpha1.ProxyProfile)
 		now, is := e.ObjectNew.(*v1alpha1.ProxyProfile)

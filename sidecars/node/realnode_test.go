@@ -18,6 +18,7 @@ import (
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/test/kerneltest"
 )
 
@@ -70,7 +71,7 @@ func (n *realNode) agent(t *testing.T, change ...func(*sidecars.Manager)) (m *si
 	return m, func() { cancel(); <-done }
 }
 
-func (n *realNode) Ensure(_ context.Context, p *sidecars.Profile) error {
+func (n *realNode) Ensure(_ context.Context, p *profile.Version) error {
 	if p.Spec.Image == "missing" {
 		return errors.New("the image cannot be pulled")
 	}
@@ -84,7 +85,7 @@ func (n *realNode) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error)
 func (n *realNode) Choice(context.Context, podnet.Sandbox) (sidecars.Choice, error) {
 	n.profiles.Lock()
 	defer n.profiles.Unlock()
-	p, err := sidecars.Compile(&n.profile)
+	p, err := profile.Compile(&n.profile)
 	return sidecars.Choice{Name: n.profile.Name, Profile: p}, err
 }
 

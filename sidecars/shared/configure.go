@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 const (
@@ -21,7 +21,7 @@ const (
 // configure brings the proxy's configuration to what its pods and its profile ask for.
 func (r *round) configure(ctx context.Context) error {
 	wanted := r.wanted
-	var applied *sidecars.Profile // of the configuration in force, or of the proxy's first
+	var applied *profile.Version // of the configuration in force, or of the proxy's first
 	if r.last != nil {
 		var err error
 		if applied, err = r.profileOf(r.last); err != nil {
@@ -67,7 +67,7 @@ func (r *round) configure(ctx context.Context) error {
 }
 
 // wrongGID says that a proxy does not run as the profile's group, by which the rules of pods know it, and what to do, or returns "".
-func wrongGID(p *proxy, profile *sidecars.Profile) string {
+func wrongGID(p *proxy, profile *profile.Version) string {
 	if profile == nil || !p.answered || p.gid == profile.Spec.RunAsGroup {
 		return ""
 	}

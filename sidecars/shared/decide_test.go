@@ -8,11 +8,12 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 func TestJudge_eachFact_decides(t *testing.T) {
-	profile := &sidecars.Profile{Name: "edge", Spec: v1alpha1.ProxyProfileSpec{Mode: v1alpha1.ModeShared}}
-	chosen := sidecars.Choice{Name: "edge", Profile: profile}
+	edge := &profile.Version{Name: "edge", Spec: v1alpha1.ProxyProfileSpec{Mode: v1alpha1.ModeShared}}
+	chosen := sidecars.Choice{Name: "edge", Profile: edge}
 	with := func(c sidecars.Choice, f func(*sidecars.Choice)) sidecars.Choice { f(&c); return c }
 	for name, c := range map[string]struct {
 		in   facts
@@ -37,7 +38,7 @@ func TestJudge_eachFact_decides(t *testing.T) {
 		"it may not have the profile":              {facts{choice: sidecars.Choice{Name: "edge", Refusal: "no"}}, verdict{refused: "no"}},
 		"a served one may not any more":            {facts{choice: sidecars.Choice{Name: "edge", Refusal: "no"}, member: true}, verdict{stay: true, refused: "no"}},
 		"the profile was made anew in another mode": {
-			facts{choice: sidecars.Choice{Name: "edge", Profile: &sidecars.Profile{}}},
+			facts{choice: sidecars.Choice{Name: "edge", Profile: &profile.Version{}}},
 			verdict{refused: "the profile edge does not have mode shared any more: choose another one"},
 		},
 	} {
@@ -94,7 +95,7 @@ func podIn(name string, before, now, stay bool, tries int) *podNow {
 		p.before = &member{Sandbox: p.sandbox}
 	}
 	if now {
-		p.now = &member{Sandbox: p.sandbox, Data: sidecars.SharedPod{NetNS: "new"}}
+		p.now = &member{Sandbox: p.sandbox, Data: profile.SharedPod{NetNS: "new"}}
 	}
 	return p
 }
@@ -107,12 +108,12 @@ func names(members []member) (out string) {
 }
 
 func TestPlans_eachSituation_isPlanned(t *testing.T) {
-	v1, v2 := &sidecars.Profile{Hash: "1"}, &sidecars.Profile{Hash: "2"}
+	v1, v2 := &profile.Version{Hash: "1"}, &profile.Version{Hash: "2"}
 	served, leaves, joins, changes := podIn("served", true, false, true, 0), podIn("leaves", true, false, false, 0),
 		podIn("joins", false, true, false, 0), podIn("changes", true, true, true, 0)
 	all := []*podNow{served, leaves, joins, changes}
 	for name, c := range map[string]struct {
-		wanted, inForce *sidecars.Profile
+		wanted, inForce *profile.Version
 		pods            []*podNow
 		known           bool
 		batch           int

@@ -16,6 +16,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 const (
@@ -211,8 +212,8 @@ func (r *record) members() []member {
 
 // member is a pod in a configuration, with what the templates have seen of it.
 type member struct {
-	Sandbox podnet.Sandbox     `json:"sandbox"`
-	Data    sidecars.SharedPod `json:"data"`
+	Sandbox podnet.Sandbox    `json:"sandbox"`
+	Data    profile.SharedPod `json:"data"`
 }
 
 func (m member) key() sidecars.Key { return keyOf(m.Sandbox) }

@@ -20,6 +20,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // fakeNode is a node with pods, an API server, and a proxy that reads its files and answers on a real socket.
@@ -175,13 +176,13 @@ func (n *fakeNode) Choice(_ context.Context, s podnet.Sandbox) (sidecars.Choice,
 		out.Name = ""
 	}
 	if out.Name == n.profile.Name {
-		out.Hash = sidecars.HashOf(n.profile.Spec)
+		out.Hash = profile.HashOf(n.profile.Spec)
 	}
 	if out.Name != n.profile.Name || out.Refusal != "" {
 		return out, nil
 	}
 	var err error
-	if out.Profile, err = sidecars.Compile(&n.profile); err != nil {
+	if out.Profile, err = profile.Compile(&n.profile); err != nil {
 		out.Refusal = err.Error()
 	}
 	return out, nil
@@ -329,7 +330,7 @@ func (n *fakeNode) summary() sidecars.NodeCount {
 
 // sum counts what is reported, as the profile's status does. n.mu is held.
 func (n *fakeNode) sum() (out sidecars.NodeCount) {
-	hash := sidecars.HashOf(n.profile.Spec)
+	hash := profile.HashOf(n.profile.Spec)
 	for _, s := range n.said {
 		out.Pods++
 		switch {

@@ -12,6 +12,7 @@ import (
 	"istio-pod-network-controller/internal/jitter"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 const (
@@ -52,8 +53,8 @@ type group struct {
 	checked  time.Time // when the ports were looked at while no proxy was there
 	pauses   pausing
 	names    namespaces
-	compiled *sidecars.Profile // of the configuration in force
-	told     string            // the last fault that was logged
+	compiled *profile.Version // of the configuration in force
+	told     string           // the last fault that was logged
 	screen   screen
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 const readsPerRound = 30
@@ -153,7 +154,7 @@ func readMember(ctx context.Context, cluster sidecars.Cluster, names namespaces,
 	if err != nil {
 		return member{}, fmt.Errorf("read pod: %w", err)
 	}
-	return member{Sandbox: s, Data: sidecars.SharedPod{PodData: sidecars.PodDataOf(pod), NetNS: name}}, nil
+	return member{Sandbox: s, Data: profile.SharedPod{PodData: profile.PodDataOf(pod), NetNS: name}}, nil
 }
 
 // separate refuses pods whose network namespace has the name of another one's: that one's traffic would be taken for theirs.

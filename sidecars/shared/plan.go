@@ -7,6 +7,7 @@ import (
 
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // phase is what can be done with a proxy.
@@ -128,7 +129,7 @@ func find(pods []*podNow, is func(*podNow) bool) *podNow {
 func (p *podNow) changed() bool { return p.join && p.now != nil }
 
 type plan struct {
-	profile *sidecars.Profile
+	profile *profile.Version
 	// base are the members that were served like this before. suspects are to blame if the proxy does not take the configuration.
 	base, suspects []member
 	// whole reports whether the profile itself is new to the proxy: then it may be to blame as well.
@@ -141,7 +142,7 @@ type plan struct {
 //     the pods that join are all that is new.
 //   - A new version of the profile is tried with the served pods, and no pod joins with it.
 //   - Otherwise pods join, and change, and leave; at most batch join or change at once, those first that were refused least.
-func plans(wanted, inForce *sidecars.Profile, pods []*podNow, known bool, batch int) plan {
+func plans(wanted, inForce *profile.Version, pods []*podNow, known bool, batch int) plan {
 	profile := inForce
 	if wanted != nil {
 		profile = wanted

@@ -8,16 +8,16 @@ import (
 	"fmt"
 	"strings"
 
-	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 const versionBytes = 8
 
 // render returns a configuration for members, which has no directory yet, and its files. The version is a hash of them, in which the version itself
 // is zeros: equal files have equal versions, whichever agent has rendered them.
-func render(p *sidecars.Profile, node string, members []member) (rec *record, files map[string]string, err error) {
+func render(p *profile.Version, node string, members []member) (rec *record, files map[string]string, err error) {
 	rec = &record{Hash: p.Hash, Spec: p.Spec, Members: ordered(members)}
-	data := sidecars.SharedData{Node: node, Version: strings.Repeat("0", 2*versionBytes)}
+	data := profile.SharedData{Node: node, Version: strings.Repeat("0", 2*versionBytes)}
 	for _, m := range rec.Members {
 		data.Pods = append(data.Pods, m.Data)
 	}
@@ -37,7 +37,7 @@ func render(p *sidecars.Profile, node string, members []member) (rec *record, fi
 
 // whyNot says to a pod's owner why its data could not be rendered.
 func whyNot(err error, others int) string {
-	if errors.Is(err, sidecars.ErrTooLarge) {
+	if errors.Is(err, profile.ErrTooLarge) {
 		return fmt.Sprintf("the files for %d pods leave no room for this one: %v", others, err)
 	}
 	return err.Error()

@@ -14,6 +14,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 const (
@@ -31,9 +32,9 @@ type round struct {
 	*group
 	now     time.Time
 	seen    seen
-	inForce *record           // what the proxy serves, as it says itself; nil if that is not known
-	last    *record           // what it serves or starts with
-	wanted  *sidecars.Profile // the profile's present version; nil if no pod has chosen it
+	inForce *record          // what the proxy serves, as it says itself; nil if that is not known
+	last    *record          // what it serves or starts with
+	wanted  *profile.Version // the profile's present version; nil if no pod has chosen it
 	pods    []*podNow
 	reads   int
 	again   time.Time
@@ -143,11 +144,11 @@ func (g *group) swap(rec *record) error {
 }
 
 // profileOf returns the profile that a configuration was rendered from.
-func (g *group) profileOf(rec *record) (*sidecars.Profile, error) {
+func (g *group) profileOf(rec *record) (*profile.Version, error) {
 	if g.compiled != nil && g.compiled.Hash == rec.Hash {
 		return g.compiled, nil
 	}
-	out, err := sidecars.Compile(&v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: g.name}, Spec: rec.Spec})
+	out, err := profile.Compile(&v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: g.name}, Spec: rec.Spec})
 	if err != nil {
 		return nil, fmt.Errorf("use the profile's last version: %w", err)
 	}

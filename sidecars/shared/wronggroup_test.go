@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"istio-pod-network-controller/api/v1alpha1"
-	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // The rules of pods know the proxy by its group. With another one its own connections would be led back to it.
@@ -36,15 +36,15 @@ func TestWrongGID_anotherGroup_getsNoPods(t *testing.T) {
 
 // A proxy that has not answered yet may be of any group.
 func TestWrongGID_groupUnknown_isNotCompared(t *testing.T) {
-	profile := &sidecars.Profile{Name: "edge", Spec: v1alpha1.ProxyProfileSpec{RunAsGroup: 1337}}
+	edge := &profile.Version{Name: "edge", Spec: v1alpha1.ProxyProfileSpec{RunAsGroup: 1337}}
 	for name, c := range map[string]struct {
 		proxy   proxy
-		profile *sidecars.Profile
+		profile *profile.Version
 		wrong   bool
 	}{
-		"it has not answered":   {proxy{}, profile, false},
-		"the profile's":         {proxy{answered: true, gid: 1337}, profile, false},
-		"another":               {proxy{answered: true, gid: 1338}, profile, true},
+		"it has not answered":   {proxy{}, edge, false},
+		"the profile's":         {proxy{answered: true, gid: 1337}, edge, false},
+		"another":               {proxy{answered: true, gid: 1338}, edge, true},
 		"no profile to compare": {proxy{answered: true, gid: 1338}, nil, false},
 	} {
 		if why := wrongGID(&c.proxy, c.profile); (why != "") != c.wrong {

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 const (
@@ -86,7 +86,7 @@ func (r *containerRuntime) StartContainer(ctx context.Context, req *criv1.StartC
 func (r *containerRuntime) start(c *container) error {
 	var socket net.Listener
 	for _, m := range c.mounts {
-		if m.GetContainerPath() != sidecars.PathRun {
+		if m.GetContainerPath() != profile.PathRun {
 			continue
 		}
 		var err error

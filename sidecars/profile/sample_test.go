@@ -1,4 +1,4 @@
-package sidecars
+package profile
 
 import (
 	"os"
@@ -11,9 +11,9 @@ import (
 )
 
 // sample compiles a profile of the samples.
-func sample(t *testing.T, name string) *Profile {
+func sample(t *testing.T, name string) *Version {
 	t.Helper()
-	text, err := os.ReadFile("../config/samples/" + name)
+	text, err := os.ReadFile("../../config/samples/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestSamples_envoy_renders(t *testing.T) {
 	p := sample(t, "proxy-profile-envoy.yaml")
 	pod := thePod()
 	pod.Spec.ServiceAccountName = `a": {}, "b`
-	files, err := (launch{profile: p, pod: pod, epoch: 3}).files()
+	files, err := (Instance{Version: p, Pod: pod, Epoch: 3}).Files()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestSamples_nginx_renders(t *testing.T) {
 	p := sample(t, "proxy-profile-nginx.yaml")
 	pod := thePod()
 	pod.Annotations = map[string]string{"nginx.example.com/port": "9090"}
-	files, err := (launch{profile: p, pod: pod, epoch: 3}).files()
+	files, err := (Instance{Version: p, Pod: pod, Epoch: 3}).Files()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,11 +81,11 @@ func TestSamples_nginx_renders(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, files["nginx.conf"])
 		}
 	}
-	if got := p.Question(IsReady, 3).HTTPGet.Socket; got != "admin-3.sock" {
+	if got := p.Readiness(3).HTTPGet.Socket; got != "admin-3.sock" {
 		t.Errorf("it is asked at %s", got)
 	}
 	pod.Annotations["nginx.example.com/port"] = "80; } server { listen 81"
-	if _, err := (launch{profile: p, pod: pod}).files(); err == nil {
+	if _, err := (Instance{Version: p, Pod: pod}).Files(); err == nil {
 		t.Error("an annotation becomes a directive")
 	}
 }

@@ -1,4 +1,4 @@
-package sidecars
+package profile
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package sidecars
+package profile
 
 import (
 	"cmp"
@@ -18,14 +18,14 @@ const (
 	nodeCritical    = "system-node-critical"
 )
 
-func (l launch) resources() sidecar.Resources {
-	r := l.profile.Spec.Resources
+func (i Instance) resources() sidecar.Resources {
+	r := i.Version.Spec.Resources
 	memory := amount(r.MemoryLimit, (*resource.Quantity).Value)
 	return sidecar.Resources{
 		MemoryBytes: memory,
 		CPUMilli:    amount(r.CPULimit, (*resource.Quantity).MilliValue),
 		ShareMilli:  amount(cmp.Or(r.CPURequest, r.CPULimit), (*resource.Quantity).MilliValue), // as in a pod, the limit is the default request
-		OOMScoreAdj: oomScoreAdj(l.pod, memory, nodeMemory()),
+		OOMScoreAdj: oomScoreAdj(i.Pod, memory, nodeMemory()),
 	}
 }
 

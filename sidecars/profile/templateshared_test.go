@@ -1,4 +1,4 @@
-package sidecars
+package profile
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 )
 
 func sharedProfile(files ...v1alpha1.File) *v1alpha1.ProxyProfile {
-	p := newNode().profile
+	p := *usual()
 	p.Spec.Mode, p.Spec.Files = v1alpha1.ModeShared, files
 	return &p
 }

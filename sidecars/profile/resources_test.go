@@ -1,4 +1,4 @@
-package sidecars
+package profile
 
 import (
 	"testing"
@@ -66,12 +66,12 @@ func TestResources_noRequest_sharesAreTheLimits(t *testing.T) {
 		"a request": {quantity("100m"), nil, sidecar.Resources{ShareMilli: 100}},
 		"neither":   {nil, nil, sidecar.Resources{}},
 	} {
-		p, err := Compile(&newNode().profile)
+		p, err := Compile(usual())
 		if err != nil {
 			t.Fatal(err)
 		}
 		p.Spec.Resources.CPURequest, p.Spec.Resources.CPULimit = c.request, c.limit
-		got := launch{profile: p, pod: podRequesting("0")}.resources()
+		got := Instance{Version: p, Pod: podRequesting("0")}.resources()
 		if c.want.OOMScoreAdj = got.OOMScoreAdj; got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}

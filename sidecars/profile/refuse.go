@@ -1,4 +1,4 @@
-package sidecars
+package profile
 
 import (
 	"cmp"
@@ -19,7 +19,7 @@ const istioProxy = "istio-proxy"
 const notInjected = `sidecar.istio.io/inject: "false"`
 
 // Refusal returns why a pod cannot have a proxy of the profile, and what to do, or "". The pod itself starts and runs in any case.
-func (p *Profile) Refusal(pod *corev1.Pod, namespaceLabels map[string]string) string {
+func (p *Version) Refusal(pod *corev1.Pod, namespaceLabels map[string]string) string {
 	spec := &pod.Spec
 	switch {
 	case !p.namespaces.Matches(labels.Set(namespaceLabels)):
@@ -57,13 +57,13 @@ func (p *Profile) Refusal(pod *corev1.Pod, namespaceLabels map[string]string) st
 }
 
 // showsToken reports whether a proxy of the profile gets a token of the pod's ServiceAccount.
-func (p *Profile) showsToken() bool {
+func (p *Version) showsToken() bool {
 	return p.Spec.Istio != nil || slices.ContainsFunc(p.Spec.Secrets, func(s v1alpha1.SecretSource) bool { return s.ServiceAccountToken != nil })
 }
 
 // runsAsProxy returns the name of a container that the rules would take for the proxy, or "". They know the proxy by its user, or, if that is
 // root, by its group.
-func (p *Profile) runsAsProxy(pod *corev1.Pod) string {
+func (p *Version) runsAsProxy(pod *corev1.Pod) string {
 	group, of := p.UID() == 0, p.Spec.RunAsUser
 	if group {
 		of = p.Spec.RunAsGroup
@@ -94,7 +94,7 @@ func ownID(c *corev1.Container, group bool) *int64 {
 }
 
 // collision returns the name of a container that declares one of the proxy's ports, and the port.
-func collision(p *Profile, pod *corev1.Pod) (name string, port int32) {
+func collision(p *Version, pod *corev1.Pod) (name string, port int32) {
 	taken := p.Ports()
 	for _, c := range containers(pod) {
 		for _, declared := range c.Ports {

@@ -1,4 +1,4 @@
-package sidecars
+package profile
 
 import (
 	"strings"
@@ -12,12 +12,12 @@ import (
 )
 
 // edgeProfile is a profile that the namespaces of a team may use.
-func edgeProfile(t *testing.T) *Profile {
+func edgeProfile(t *testing.T) *Version {
 	t.Helper()
-	object := newNode().profile
+	object := usual()
 	object.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}
 	object.Spec.RunAsUser, object.Spec.RunAsGroup = 7000, 7001
-	out, err := Compile(&object)
+	out, err := Compile(object)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestRefusal_hostUsersAndShared_saysWhy(t *testing.T) {
 	no := false
 	pod := thePod()
 	pod.Spec.HostUsers = &no
-	p := &Profile{Name: "edge", Spec: v1alpha1.ProxyProfileSpec{Mode: v1alpha1.ModeShared}, namespaces: labels.Everything()}
+	p := &Version{Name: "edge", Spec: v1alpha1.ProxyProfileSpec{Mode: v1alpha1.ModeShared}, namespaces: labels.Everything()}
 	if got := p.Refusal(pod, nil); !strings.Contains(got, "hostUsers: false") || !strings.Contains(got, "by its group") {
 		t.Errorf("refused: %q", got)
 	}
@@ -111,7 +111,7 @@ func TestRefusal_staticPodAndToken_saysWhy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := thePod()
 			pod.Annotations = c.annotations
-			p := &Profile{Name: "edge", Spec: c.spec, namespaces: labels.Everything()}
+			p := &Version{Name: "edge", Spec: c.spec, namespaces: labels.Everything()}
 			if got := p.Refusal(pod, nil); strings.Contains(got, "static pod") != c.refused || (got != "") != c.refused {
 				t.Errorf("refused: %q, want so %t", got, c.refused)
 			}
@@ -121,9 +121,9 @@ func TestRefusal_staticPodAndToken_saysWhy(t *testing.T) {
 
 // A profile that does not say which namespaces may use it is for none.
 func TestRefusal_noSelector_refusesAll(t *testing.T) {
-	object := newNode().profile
+	object := usual()
 	object.Spec.NamespaceSelector = nil
-	p, err := Compile(&object)
+	p, err := Compile(object)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestRefusal_applicationWithProxysID_isRefused(t *testing.T) {
 		"another one than for all, beside such a proxy": {transparent: true, pod: &corev1.SecurityContext{RunAsGroup: id(7001)}, container: &corev1.SecurityContext{RunAsGroup: id(1)}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := envoyProfile(t, func(s *v1alpha1.ProxyProfileSpec) {
+			p := compiled(t, envoy, func(s *v1alpha1.ProxyProfileSpec) {
 				s.Network.Transparent, s.RunAsUser, s.RunAsGroup = c.transparent, 7000, 7001
 			})
 			pod := thePod()

@@ -1,4 +1,14 @@
-package sidecars
+// Package profile computes what to run for a pod: from a ProxyProfile and the pod, and from nothing else.
+//
+//	version.go    a ProxyProfile that can be used, its hash, and where its proxies are asked
+//	instance.go   one proxy: image, arguments, environment, files
+//	istio.go      the same for Istio's proxy
+//	resources.go  its bounds
+//	refuse.go     which pods cannot have one, and why
+//	template.go   files from templates
+//	position.go   where in a file a value may be printed
+//	quote.go      how
+package profile
 
 import (
 	"crypto/sha256"
@@ -7,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,8 +28,8 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 )
 
-// Profile is a ProxyProfile that can be used.
-type Profile struct {
+// Version is a ProxyProfile that can be used, as it was at one time.
+type Version struct {
 	Name string
 	Spec v1alpha1.ProxyProfileSpec
 	// Hash identifies everything that a running proxy depends on.
@@ -34,8 +45,8 @@ type file struct {
 }
 
 // Compile checks what the schema cannot, and parses the templates. The error says everything that is wrong.
-func Compile(p *v1alpha1.ProxyProfile) (*Profile, error) {
-	out := &Profile{Name: p.Name, Spec: *p.Spec.DeepCopy(), namespaces: labels.Nothing()}
+func Compile(p *v1alpha1.ProxyProfile) (*Version, error) {
+	out := &Version{Name: p.Name, Spec: *p.Spec.DeepCopy(), namespaces: labels.Nothing()}
 	var wrong []error
 	if p.Spec.NamespaceSelector != nil {
 		var err error
@@ -79,9 +90,9 @@ func copyRest(to, from *v1alpha1.ProxyProfileSpec) {
 	to.Readiness.FailureThreshold, to.Liveness = from.Readiness.FailureThreshold, from.Liveness
 }
 
-// withVersion returns the profile with what another version of it says of proxies, or nil if the rules of pods do not lead to such a proxy: a
+// WithSpec returns the profile with what another version of it says of proxies, or nil if the rules of pods do not lead to such a proxy: a
 // profile of the same name may have been made anew.
-func (p *Profile) withVersion(version *v1alpha1.ProxyProfileSpec) *Profile {
+func (p *Version) WithSpec(version *v1alpha1.ProxyProfileSpec) *Version {
 	object := &v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: p.Name}, Spec: *version.DeepCopy()}
 	copyRest(&object.Spec, &p.Spec)
 	if !asksAlike(version.Liveness, p.Spec.Liveness) { // an answer would be missed that this version does not have
@@ -99,25 +110,25 @@ func asksAlike(a, b *v1alpha1.Liveness) bool {
 	return a != nil && b != nil && a.TCPPort == b.TCPPort && a.SlotPorts == b.SlotPorts && equality.Semantic.DeepEqual(a.HTTPGet, b.HTTPGet)
 }
 
-// maxRunning says how many proxies of the profile may run at once in a sandbox; 1 means that one cannot take over from another.
-func (p *Profile) maxRunning() int {
+// MaxRunning says how many proxies of the profile may run at once in a sandbox; 1 means that one cannot take over from another.
+func (p *Version) MaxRunning() int {
 	switch p.Spec.Handover {
 	case v1alpha1.HandoverHAProxy:
 		return 4
 	case v1alpha1.HandoverEnvoy:
 		return 2 // a third one would have the first one end at once
 	case v1alpha1.HandoverReusePort:
-		return slots
+		return Slots
 	case v1alpha1.HandoverNone:
 	}
 	return 1
 }
 
 // Shared reports whether all pods of the node share one proxy.
-func (p *Profile) Shared() bool { return p.Spec.Mode == v1alpha1.ModeShared }
+func (p *Version) Shared() bool { return p.Spec.Mode == v1alpha1.ModeShared }
 
 // UID is the user that the proxy runs as. Only root is given a capability.
-func (p *Profile) UID() int64 {
+func (p *Version) UID() int64 {
 	if p.Spec.Network.Transparent || p.Shared() {
 		return 0
 	}
@@ -125,17 +136,16 @@ func (p *Profile) UID() int64 {
 }
 
 // Ports are the ports on which only the proxy may listen in a pod.
-func (p *Profile) Ports() (out []uint16) {
+func (p *Version) Ports() (out []uint16) {
 	ports := []int32{p.Spec.Network.OutboundPort, p.Spec.Network.InboundPort}
 	if p.Spec.Istio != nil {
 		ports = append(ports, istioHealth, istioMetrics)
 	}
-	for slot := range uint32(slots) {
-		for _, q := range []Question{IsReady, IsAlive} {
-			of := p.Question(q, slot)
-			ports = append(ports, of.TCPPort)
-			if of.HTTPGet != nil {
-				ports = append(ports, of.HTTPGet.Port)
+	for slot := range uint32(Slots) {
+		for _, at := range []v1alpha1.Readiness{p.Readiness(slot), p.Liveness(slot)} {
+			ports = append(ports, at.TCPPort)
+			if at.HTTPGet != nil {
+				ports = append(ports, at.HTTPGet.Port)
 			}
 		}
 	}
@@ -147,24 +157,32 @@ func (p *Profile) Ports() (out []uint16) {
 	return out
 }
 
-// slots is how many proxies with handover reuse-port may run at once. What they cannot share they have by slot: the epoch modulo slots.
-const slots = 2
+// Slots is how many proxies with handover reuse-port may run at once. What they cannot share they have by slot: the epoch modulo Slots.
+const Slots = 2
 
-// Question returns where and how the proxy of an epoch is asked. Without liveness that question has nothing in it.
-func (p *Profile) Question(q Question, epoch uint32) v1alpha1.Readiness {
-	own := func(socket string) string { return strings.ReplaceAll(socket, "{epoch}", number(epoch)) }
-	out, next := p.Spec.Readiness, int32(0)
-	if q == IsAlive {
-		out = v1alpha1.Readiness{}
-		if l := p.Spec.Liveness; l != nil {
-			out = v1alpha1.Readiness{HTTPGet: l.HTTPGet, TCPPort: l.TCPPort, SlotPorts: l.SlotPorts}
-		}
-	}
-	if p.Spec.Istio != nil && q == IsReady { // at a port that was computed: see IstioFacts
+// Readiness returns where and how the proxy of an epoch is asked whether it is ready. Istio's is asked at a port that was computed.
+func (p *Version) Readiness(epoch uint32) v1alpha1.Readiness {
+	out := p.Spec.Readiness
+	if p.Spec.Istio != nil {
 		out.HTTPGet = &v1alpha1.HTTPGet{Path: istioReady}
 	}
+	return ofEpoch(out, epoch)
+}
+
+// Liveness returns where and how the proxy of an epoch is asked whether it is alive. Without liveness there is nothing in it.
+func (p *Version) Liveness(epoch uint32) v1alpha1.Readiness {
+	l := p.Spec.Liveness
+	if l == nil {
+		return v1alpha1.Readiness{}
+	}
+	return ofEpoch(v1alpha1.Readiness{HTTPGet: l.HTTPGet, TCPPort: l.TCPPort, SlotPorts: l.SlotPorts}, epoch)
+}
+
+func ofEpoch(out v1alpha1.Readiness, epoch uint32) v1alpha1.Readiness {
+	own := func(socket string) string { return strings.ReplaceAll(socket, "{epoch}", number(epoch)) }
+	next := int32(0)
 	if out.SlotPorts {
-		next = int32(epoch % slots)
+		next = int32(epoch % Slots)
 	}
 	out.Socket = own(out.Socket)
 	if out.TCPPort != 0 {
@@ -179,27 +197,22 @@ func (p *Profile) Question(q Question, epoch uint32) v1alpha1.Readiness {
 	return out
 }
 
-func (p *Profile) owner() owner { return owner{p.UID(), p.Spec.RunAsGroup} }
+// Owner returns the user and group that the proxy runs as.
+func (p *Version) Owner() (uid, gid int64) { return p.UID(), p.Spec.RunAsGroup }
 
-func (p *Profile) drainLimit() time.Duration { return seconds(p.Spec.DrainSeconds) }
+// DrainLimit is how long an old proxy may finish its connections.
+func (p *Version) DrainLimit() time.Duration { return time.Duration(p.Spec.DrainSeconds) * time.Second }
 
-func seconds(n int32) time.Duration { return time.Duration(n) * time.Second }
-
-// hangs reports whether a proxy has missed too many questions whether it is alive.
-func (p *Profile) hangs(alive pulse) bool {
-	return p != nil && p.Spec.Liveness != nil && alive.missed >= max(1, int(p.Spec.Liveness.FailureThreshold))
-}
-
-// hot reports whether the profile's proxies take over from each other by Envoy's hot restart.
-func (p *Profile) hot() bool { return p != nil && p.Spec.Handover == v1alpha1.HandoverEnvoy }
+// HotRestarts reports whether the profile's proxies take over from each other by Envoy's hot restart.
+func (p *Version) HotRestarts() bool { return p != nil && p.Spec.Handover == v1alpha1.HandoverEnvoy }
 
 // RenderShared returns the profile's files for the pods of data.
-func (p *Profile) RenderShared(data SharedData) (map[string]string, error) {
+func (p *Version) RenderShared(data SharedData) (map[string]string, error) {
 	data.Network = p.network()
 	return p.render(data)
 }
 
-func (p *Profile) render(data any) (map[string]string, error) {
+func (p *Version) render(data any) (map[string]string, error) {
 	out := map[string]string{}
 	for _, f := range p.files {
 		text, err := f.template.execute(data)
@@ -211,6 +224,8 @@ func (p *Profile) render(data any) (map[string]string, error) {
 	return out, nil
 }
 
-func (p *Profile) network() NetworkData {
+func (p *Version) network() NetworkData {
 	return NetworkData{InboundPort: p.Spec.Network.InboundPort, OutboundPort: p.Spec.Network.OutboundPort}
 }
+
+func number(n uint32) string { return strconv.FormatUint(uint64(n), 10) }

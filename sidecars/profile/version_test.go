@@ -1,4 +1,4 @@
-package sidecars
+package profile
 
 import (
 	"os"
@@ -15,7 +15,7 @@ import (
 
 // A new hash is a new proxy for every pod.
 func TestHash_profileChanges_onlySomeNeedNewProxy(t *testing.T) {
-	before, err := Compile(&newNode().profile)
+	before, err := Compile(usual())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestHash_profileChanges_onlySomeNeedNewProxy(t *testing.T) {
 		"its files":                   {func(s *v1alpha1.ProxyProfileSpec) { s.Files = nil }, true},
 		"its secrets":                 {func(s *v1alpha1.ProxyProfileSpec) { s.Secrets = []v1alpha1.SecretSource{{Name: "a"}} }, true},
 	} {
-		p := newNode().profile
+		p := *usual()
 		c.change(&p.Spec)
 		after, err := Compile(&p)
 		if err != nil || (after.Hash != before.Hash) != c.want {
@@ -53,7 +53,7 @@ func TestHash_newAgent_staysTheSame(t *testing.T) {
 	for file, want := range map[string]string{
 		"proxy-profile.yaml": "074a5921a8595edb", "proxy-profile-envoy.yaml": "7dd40538fe8bfd35",
 	} {
-		text, err := os.ReadFile("../config/samples/" + file)
+		text, err := os.ReadFile("../../config/samples/" + file)
 		if err != nil {
 			t.Fatal(err)
 		}
