@@ -76,7 +76,8 @@ var rooms = []room{
 	{dir: "sidecars/secretvolume"},
 	{dir: "sidecars/istio", own: "api/v1alpha1", others: "k8s.io/api/core/v1 sigs.k8s.io/yaml", never: impure},
 	{dir: "sidecars/profile", own: "api/v1alpha1 internal/sidecar sidecars/istio", others: "golang.org/x/sys/unix k8s.io", never: impure},
-	{dir: "sidecars", own: "api/v1alpha1 internal/jitter internal/podnet internal/printable internal/sidecar sidecars/istio sidecars/profile", others: "github.com/prometheus golang.org/x k8s.io sigs.k8s.io"},
+	{dir: "sidecars/plan", own: "internal/sidecar", never: impure},
+	{dir: "sidecars", own: "api/v1alpha1 internal/jitter internal/podnet internal/printable internal/sidecar sidecars/istio sidecars/plan sidecars/profile", others: "github.com/prometheus golang.org/x k8s.io sigs.k8s.io"},
 	{dir: "sidecars/shared", own: "api/v1alpha1 internal/jitter internal/podnet internal/sidecar sidecars sidecars/profile", others: "golang.org/x k8s.io sigs.k8s.io"},
 
 	{

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/plan"
 )
 
 const stopWait = time.Second
@@ -25,22 +26,22 @@ type stepping struct {
 type outcome struct{ pulling, absent bool }
 
 // act does what was decided. It tries every action, also after one has failed: none needs another of the same Decision.
-func (s stepping) act(ctx context.Context, d Decision) (out outcome, err error) {
+func (s stepping) act(ctx context.Context, d plan.Decision) (out outcome, err error) {
 	for _, a := range d.Actions {
 		done, errAction := true, error(nil)
 		switch a.Verb {
-		case Start:
+		case plan.Start:
 			done, out = s.start(ctx, a)
-		case Drain:
+		case plan.Drain:
 			errAction = s.drain(ctx, a)
-		case Stop:
+		case plan.Stop:
 			if a.ID == d.Serving {
 				done, out = s.canReplace(ctx)
 			}
 			if done {
 				errAction = s.stop(ctx, a)
 			}
-		case Remove:
+		case plan.Remove:
 			errAction = s.remove(ctx, a)
 		}
 		if errAction != nil {
@@ -53,7 +54,7 @@ func (s stepping) act(ctx context.Context, d Decision) (out outcome, err error) 
 }
 
 // stop ends a proxy. It is noted first: otherwise an agent that starts takes that for an end of its own, and may never start another one.
-func (s stepping) stop(ctx context.Context, a Action) error {
+func (s stepping) stop(ctx context.Context, a plan.Action) error {
 	_ = s.home.note(factTelling, a.Epoch) // a home that is full or gone keeps no proxy
 	mine := s.answers[a.ID]
 	again := mine.stopped // the runtime has refused to
@@ -75,7 +76,7 @@ func (s stepping) stop(ctx context.Context, a Action) error {
 	return s.Runtime.Stop(ctx, a.ID, wait)
 }
 
-func (s stepping) remove(ctx context.Context, a Action) error {
+func (s stepping) remove(ctx context.Context, a plan.Action) error {
 	if err := s.Runtime.Remove(ctx, a.ID); err != nil {
 		return err
 	}
@@ -85,7 +86,7 @@ func (s stepping) remove(ctx context.Context, a Action) error {
 
 // drain tells a proxy to finish its connections, and then notes that it did: if the agent is killed in between, the next one tells it again. Until
 // then factTelling says why the proxy may end. A proxy that could not be told is told later.
-func (s stepping) drain(ctx context.Context, a Action) error {
+func (s stepping) drain(ctx context.Context, a plan.Action) error {
 	c := s.container(a.ID)
 	if c != nil && c.StopSignal != "" { // an Envoy's successor tells it; without a handover it is ended at DrainLimit
 		if err := s.home.note(factTelling, a.Epoch); err != nil {
@@ -120,7 +121,7 @@ func (s stepping) fault(ctx context.Context, why, hash string) {
 }
 
 // report ends a step: it notes an upgrade that has succeeded, and says how the proxy is.
-func (s stepping) report(d Decision, did outcome) {
+func (s stepping) report(d plan.Decision, did outcome) {
 	f, serving := s.memory, s.container(d.Serving)
 	if p := s.choice.Profile; p != nil && serving != nil && serving.Hash == s.aim.Hash {
 		f.goodStarts = 0

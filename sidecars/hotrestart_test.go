@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"

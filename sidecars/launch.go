@@ -9,6 +9,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/plan"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -20,7 +21,7 @@ type launch struct {
 }
 
 // start makes a proxy. What the owner of the pod or the profile has to know is noted as a failure, the rest is waited for.
-func (s stepping) start(ctx context.Context, a Action) (started bool, out outcome) {
+func (s stepping) start(ctx context.Context, a plan.Action) (started bool, out outcome) {
 	if err := s.launch(ctx, a); err != nil {
 		return false, s.notStarted(ctx, err)
 	}
@@ -94,7 +95,7 @@ func (s stepping) prepare(ctx context.Context, epoch uint32) (l launch, err erro
 }
 
 // launch makes a proxy's container, and before that what it needs, and its place in a line of Envoys.
-func (s stepping) launch(ctx context.Context, a Action) error {
+func (s stepping) launch(ctx context.Context, a plan.Action) error {
 	l, err := s.prepare(ctx, a.Epoch)
 	if err != nil {
 		return err

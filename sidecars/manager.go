@@ -1,3 +1,4 @@
+// Package sidecars runs a proxy beside each pod that chooses a ProxyProfile: in the pod's sandbox, and outside its spec.
 package sidecars
 
 import (

@@ -8,6 +8,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/plan"
 )
 
 // restartOnFailure is the restart policy under which a proxy that ends with code 0 is not started again.
@@ -40,7 +41,7 @@ type Status struct {
 }
 
 // status describes what was decided. pulling reports whether a start waits for its image.
-func (v view) status(f *followed, d Decision, pulling bool) Status {
+func (v view) status(f *followed, d plan.Decision, pulling bool) Status {
 	out := Status{
 		Profile: v.choice.Name, State: v.state(d, f.failures > 0, pulling), Restarts: f.restarts, LastUpgrade: f.upgraded, Message: f.why, Failure: f.why,
 		Final: v.hasFinished(d),
@@ -95,10 +96,10 @@ func Joined(a, b string) string {
 }
 
 // hasFinished reports whether the pod has finished, and its proxy with it.
-func (v view) hasFinished(d Decision) bool { return v.choice.Finished && d.Serving == "" }
+func (v view) hasFinished(d plan.Decision) bool { return v.choice.Finished && d.Serving == "" }
 
-func (v view) state(d Decision, failed, pulling bool) v1alpha1.State {
-	starts := slices.ContainsFunc(d.Actions, func(a Action) bool { return a.Verb == Start })
+func (v view) state(d plan.Decision, failed, pulling bool) v1alpha1.State {
+	starts := slices.ContainsFunc(d.Actions, func(a plan.Action) bool { return a.Verb == plan.Start })
 	switch {
 	case v.hasFinished(d), v.done(), d.Serving == "" && v.home.finished(time.Now()):
 		return v1alpha1.Ended

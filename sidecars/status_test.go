@@ -7,6 +7,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/plan"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -29,7 +30,7 @@ func TestStatus_messages_mostImportantFirst(t *testing.T) {
 				there: []sidecar.Container{{ID: "c1", State: sidecar.Running}}, choice: Choice{Name: "edge", Refusal: c.refusal}, home: home{t.TempDir()},
 				answers: map[string]answer{"c1": {ready: true, now: c.silent == "", readiness: pulse{why: c.silent}}},
 			}
-			got := v.status(&followed{why: c.why, stale: c.stale}, Decision{Serving: "c1"}, false)
+			got := v.status(&followed{why: c.why, stale: c.stale}, plan.Decision{Serving: "c1"}, false)
 			if got.Message != c.want || got.Failure != c.why || got.Ready != (c.silent == "") {
 				t.Errorf("%+v, want the message %q", got, c.want)
 			}
@@ -60,12 +61,13 @@ func TestStatus_noneServes_showsNewest(t *testing.T) {
 // The pause after failures in a row doubles, up to ten seconds. Without one there is none.
 func TestRetryAt_failuresInARow_pauseDoubles(t *testing.T) {
 	f := newFollowed(sandboxOf("u1"))
-	if !f.retryAt().Before(now()) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	if !f.retryAt().Before(now) {
 		t.Errorf("before the first start: %s", f.retryAt())
 	}
 	for _, want := range []time.Duration{50, 100, 200, 400, 800, 1600, 3200, 6400, 10000, 10000} {
-		f.fail(now(), "exit code 1", nil)
-		if got := f.retryAt().Sub(now()); got != want*time.Millisecond {
+		f.fail(now, "exit code 1", nil)
+		if got := f.retryAt().Sub(now); got != want*time.Millisecond {
 			t.Errorf("after %d failures: %s, want %d ms", f.failures, got, want)
 		}
 	}
@@ -73,10 +75,10 @@ func TestRetryAt_failuresInARow_pauseDoubles(t *testing.T) {
 
 // What a proxy is called that does not serve.
 func TestState_noneServes_saysWhy(t *testing.T) {
-	start := Decision{Actions: []Action{{Verb: Start}}}
+	start := plan.Decision{Actions: []plan.Action{{Verb: plan.Start}}}
 	for name, c := range map[string]struct {
 		choice   Choice
-		decision Decision
+		decision plan.Decision
 		pulling  bool
 		failures int
 		want     v1alpha1.State
@@ -85,7 +87,7 @@ func TestState_noneServes_saysWhy(t *testing.T) {
 		"its image is pulled":                     {decision: start, pulling: true, want: v1alpha1.Pulling},
 		"its first start":                         {decision: start, want: v1alpha1.Starting},
 		"a start after a failure":                 {decision: start, failures: 1, want: v1alpha1.Failed},
-		"a start after a failure, which may last": {decision: Decision{Ask: []string{"c1"}}, failures: 1, want: v1alpha1.Starting},
+		"a start after a failure, which may last": {decision: plan.Decision{Ask: []string{"c1"}}, failures: 1, want: v1alpha1.Starting},
 		"it waits for the next start":             {failures: 1, want: v1alpha1.Failed},
 		"the pod has finished":                    {choice: Choice{Finished: true}, want: v1alpha1.Ended},
 	} {

@@ -13,6 +13,7 @@ import (
 
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/plan"
 )
 
 const (
@@ -76,9 +77,9 @@ func (m *Manager) step(whole context.Context, key Key, f *followed, sandbox podn
 	// decide
 	has, askAt := turning{s}.take(ctx)
 	s.aim = turning{s}.version(has)
-	decision := Decide(s.desired(f, has != ""), s.observed(nobodyListens(ctx, m.Asker, s.view)), time.Now())
+	decision := plan.Decide(s.desired(f, has != ""), s.observed(nobodyListens(ctx, m.Asker, s.view)), time.Now())
 	if !askAt.IsZero() {
-		decision.again(askAt)
+		decision.AgainAt(askAt)
 	}
 
 	// act, report
@@ -121,7 +122,7 @@ func list(ctx context.Context, m *Manager, key Key, f *followed) (there []sideca
 	return there, seen, nil
 }
 
-func nextStep(s hearing, d Decision, did outcome) time.Duration {
+func nextStep(s hearing, d plan.Decision, did outcome) time.Duration {
 	switch {
 	case did.absent && s.choice.Ending:
 		return cleanInterval

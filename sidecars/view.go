@@ -9,6 +9,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/plan"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -30,12 +31,12 @@ type view struct {
 }
 
 // desired returns what should run in the sandbox. upgrade reports whether it has a turn for it.
-func (v view) desired(f *followed, upgrade bool) Desired {
+func (v view) desired(f *followed, upgrade bool) plan.Desired {
 	p := v.aim
 	if p == nil {
-		return Desired{Keep: !v.choice.OptedOut, MaxRunning: 1, HotRestart: v.hotRestarts(), StartLimit: time.Hour, DrainLimit: time.Hour}
+		return plan.Desired{Keep: !v.choice.OptedOut, MaxRunning: 1, HotRestart: v.hotRestarts(), StartLimit: time.Hour, DrainLimit: time.Hour}
 	}
-	out := Desired{
+	out := plan.Desired{
 		Wanted: !v.done() && !v.choice.Finished && !v.home.finished(time.Now()), Keep: true,
 		Hash: p.Hash, MaxRunning: p.MaxRunning(), HotRestart: v.hotRestarts(), Upgrade: upgrade || !v.needsTurn(),
 		StartLimit: time.Duration(p.Spec.Readiness.StartSeconds) * time.Second, DrainLimit: p.DrainLimit(), Epoch: f.epoch, RetryAt: f.retryAt(),
@@ -50,11 +51,11 @@ func (v view) desired(f *followed, upgrade bool) Desired {
 }
 
 // observed returns the sandbox's containers as Decide sees them. unheard reports whether connections to the profile's port are refused.
-func (v view) observed(unheard bool) []Proxy {
-	out := make([]Proxy, 0, len(v.there))
+func (v view) observed(unheard bool) []plan.Proxy {
+	out := make([]plan.Proxy, 0, len(v.there))
 	for _, c := range v.there {
 		a := v.answers[c.ID]
-		p := Proxy{
+		p := plan.Proxy{
 			ID: c.ID, Epoch: c.Epoch, State: c.State, Hash: c.Hash, Since: a.seen, Asked: a.heard, Ready: a.ready,
 			DrainedAt: v.home.notedAt(factDraining, c.Epoch), Stays: v.isDone(c) || a.untold, Hung: !a.hung.IsZero(),
 		}

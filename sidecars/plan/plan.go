@@ -1,5 +1,5 @@
-// Package sidecars runs a proxy beside each pod that chooses a ProxyProfile: in the pod's sandbox, and outside its spec.
-package sidecars
+// Package plan compares the proxies that a sandbox should have with its containers.
+package plan
 
 import (
 	"cmp"
@@ -188,7 +188,7 @@ func (d *Decision) leaveDraining(running []Proxy, want Desired, now time.Time) (
 		case p.DrainedAt.IsZero():
 			live = append(live, p)
 		case now.Before(end):
-			d.again(end)
+			d.AgainAt(end)
 		default:
 			d.end(p, "its connections did not end within "+limit.String())
 		}
@@ -218,7 +218,7 @@ func (d *Decision) await(p Proxy, want Desired, now time.Time) {
 		why = "it was not ready yet, and a new version replaces it"
 	default:
 		d.Ask = append(d.Ask, p.ID)
-		d.again(end)
+		d.AgainAt(end)
 		return
 	}
 	d.Actions = append(d.Actions, Action{Verb: Stop, ID: p.ID, Epoch: p.Epoch, Kill: want.HotRestart, Why: why})
@@ -237,13 +237,14 @@ func stopOf(p Proxy, why string) Action {
 // start starts a proxy, or ends the one in whose place that is, not before at.
 func (d *Decision) start(a Action, at, now time.Time) {
 	if now.Before(at) {
-		d.again(at)
+		d.AgainAt(at)
 		return
 	}
 	d.Actions = append(d.Actions, a)
 }
 
-func (d *Decision) again(at time.Time) {
+// AgainAt has it decided again at a time at the latest.
+func (d *Decision) AgainAt(at time.Time) {
 	if d.Again.IsZero() || at.Before(d.Again) {
 		d.Again = at
 	}

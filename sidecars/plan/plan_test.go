@@ -1,4 +1,4 @@
-package sidecars
+package plan
 
 import (
 	"maps"
@@ -242,6 +242,41 @@ func TestDecide_cases_giveActions(t *testing.T) {
 	maps.Copy(cases, hangs())
 	maps.Copy(cases, ends())
 	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(c.want, Decide(c.desired, c.there, now())); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// Proxies that run at once have different slots, whatever became of the epochs between them.
+func TestDecide_slots_areTakenInTurn(t *testing.T) {
+	slotted := func(d *Desired) { d.Slots, d.MaxRunning = 2, 2 }
+	for name, c := range map[string]struct {
+		desired Desired
+		there   []Proxy
+		want    Decision
+	}{
+		"the next epoch has the other slot": {
+			wants(slotted, to("v2")), []Proxy{running(0)}, Decision{Actions: []Action{start(1, "a")}, Serving: "a"},
+		},
+		"the next epoch has the slot of the running proxy, since one has failed": {
+			wants(slotted, to("v2")),
+			[]Proxy{running(0), running(1, v2, state(sidecar.Exited))},
+			Decision{Actions: []Action{start(3, "a"), remove(1)}, Serving: "a"},
+		},
+		"the slot of a proxy that drains is not free": {
+			wants(slotted),
+			[]Proxy{running(0, draining(time.Second)), running(1, state(sidecar.Exited))},
+			Decision{Actions: []Action{start(3, ""), remove(1)}, Again: now().Add(44 * time.Second)},
+		},
+		"no third one beside a proxy that drains": {
+			wants(slotted, to("v2")),
+			[]Proxy{running(0, draining(time.Second)), running(1)},
+			Decision{Serving: "b", Again: now().Add(44 * time.Second)},
+		},
+	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(c.want, Decide(c.desired, c.there, now())); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)

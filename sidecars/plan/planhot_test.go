@@ -1,4 +1,4 @@
-package sidecars
+package plan
 
 import (
 	"testing"
