@@ -9,7 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/plan"
 )
 
@@ -55,7 +57,7 @@ func (s stepping) act(ctx context.Context, d plan.Decision) (out outcome, err er
 
 // stop ends a proxy. It is noted first: otherwise an agent that starts takes that for an end of its own, and may never start another one.
 func (s stepping) stop(ctx context.Context, a plan.Action) error {
-	_ = s.home.note(factTelling, a.Epoch) // a home that is full or gone keeps no proxy
+	_ = s.home.Note(home.Telling, a.Epoch) // a home that is full or gone keeps no proxy
 	mine := s.answers[a.ID]
 	again := mine.stopped // the runtime has refused to
 	mine.stopped = true
@@ -81,7 +83,7 @@ func (s stepping) remove(ctx context.Context, a plan.Action) error {
 		return err
 	}
 	delete(s.answers, a.ID)
-	return s.home.forget(a.Epoch)
+	return s.home.Forget(a.Epoch)
 }
 
 // drain tells a proxy to finish its connections, and then notes that it did: if the agent is killed in between, the next one tells it again. Until
@@ -89,10 +91,10 @@ func (s stepping) remove(ctx context.Context, a plan.Action) error {
 func (s stepping) drain(ctx context.Context, a plan.Action) error {
 	c := s.container(a.ID)
 	if c != nil && c.StopSignal != "" { // an Envoy's successor tells it; without a handover it is ended at DrainLimit
-		if err := s.home.note(factTelling, a.Epoch); err != nil {
+		if err := s.home.Note(home.Telling, a.Epoch); err != nil {
 			return err
 		}
-		if port := istioFacts(s.home, a.Epoch).AdminPort; port != 0 { // told by a signal alone, it takes connections until it ends
+		if port := s.home.IstioFacts(a.Epoch).AdminPort; port != 0 { // told by a signal alone, it takes connections until it ends
 			if err := s.Asker.Close(ctx, s.sandbox, port); err != nil {
 				log.FromContext(ctx).Error(err, "listeners of Istio's proxy not closed before it drains", "epoch", a.Epoch)
 			}
@@ -101,7 +103,7 @@ func (s stepping) drain(ctx context.Context, a plan.Action) error {
 			return err
 		}
 	}
-	return s.home.note(factDraining, a.Epoch)
+	return s.home.Note(home.Draining, a.Epoch)
 }
 
 // fault notes that a proxy of a version could not be started, or has ended without being told to.
@@ -158,7 +160,7 @@ func (s stepping) noteEnd(ctx context.Context, a answer, why string) {
 
 // goes reports whether the end of a proxy is no failure: the pod, the application or the sandbox ends.
 func (s stepping) goes(ctx context.Context) bool {
-	if s.choice.Ending || s.home.finished(time.Now()) {
+	if s.choice.Ending || s.home.Finished(time.Now()) {
 		return true
 	}
 	if ready, err := s.Runtime.Ready(ctx, s.key.Sandbox); err == nil && !ready {
@@ -166,7 +168,7 @@ func (s stepping) goes(ctx context.Context) bool {
 	}
 	// containerd 1.7 does not say that the application has ended, and ends the proxies with their sandbox.
 	over, err := isOver(ctx, s.Runtime, s.Cluster, s.sandbox, sidecar.Application{})
-	return err == nil && over && s.home.noteFinished() == nil
+	return err == nil && over && s.home.NoteFinished() == nil
 }
 
 func (s stepping) noteGood(ctx context.Context, err error) {
@@ -175,7 +177,7 @@ func (s stepping) noteGood(ctx context.Context, err error) {
 	}
 }
 
-func (s stepping) look(next []Key) {
+func (s stepping) look(next []podnet.Key) {
 	for _, key := range next {
 		s.queue.Add(key)
 	}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"istio-pod-network-controller/sidecars/home"
 )
 
 // bubble runs f with a node and the means to start agents on it, in a time of its own.
@@ -27,8 +29,8 @@ func startAgent(t *testing.T, n *fakeNode, root string) (m *Manager, stop func()
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	dead := false
-	m = &Manager{Runtime: n, Secrets: n, Images: n, Cluster: n, ControlPlanes: n, Asker: n, Reporter: n, Homes: Homes{Root: root}, Rollout: &Rollouts{}}
-	n.change(func() { n.killed, n.calls = func() { dead = true; cancel(); Unlock(m.lock) }, 0 }) // the kernel frees a dead agent's lock
+	m = &Manager{Runtime: n, Secrets: n, Images: n, Cluster: n, ControlPlanes: n, Asker: n, Reporter: n, Homes: home.Homes{Root: root}, Rollout: &Rollouts{}}
+	n.change(func() { n.killed, n.calls = func() { dead = true; cancel(); home.Unlock(m.lock) }, 0 }) // the kernel frees a dead agent's lock
 	if n.arrange != nil {
 		n.arrange(m)
 	}

@@ -47,7 +47,7 @@ func TestRollouts_turnNoLongerNeeded_isFreed(t *testing.T) {
 				n.upgrade(m)
 				after(5 * time.Second) // one of them has the turn
 				first, other := "u1", "u2"
-				if m.Rollout.by["edge"].turns[Key{PodUID: "u1", Sandbox: "sandbox-u1"}] == "" {
+				if m.Rollout.by["edge"].turns[podnet.Key{PodUID: "u1", Sandbox: "sandbox-u1"}] == "" {
 					first, other = other, first
 				}
 				n.change(func() { cluster.of[first] = change; n.behave = func(*fakeProxy) {} })

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/podnet"
 )
 
 // A proxy that has ended with code 0 is not started again by any agent if its profile says so, until the profile has changed.
@@ -35,7 +36,7 @@ func TestIsDone_onFailureAndCode0_isNotStartedAgain(t *testing.T) {
 				if said := n.said["u1"]; c.code == 0 && (said.State != v1alpha1.Ended || said.Failure != "" || said.Restarts != 0 || said.Message != endedWell || said.Final) {
 					t.Errorf("the ManagedProxy says %+v", said)
 				}
-				if files, err := os.ReadDir(m.Homes.of(Key{"u1", "sandbox-u1"}).files(0)); err == nil {
+				if files, err := os.ReadDir(m.Homes.Of(podnet.Key{PodUID: "u1", Sandbox: "sandbox-u1"}).Files(0)); err == nil {
 					t.Errorf("files of the proxy are left: %v", files)
 				}
 				m, stop = agent()

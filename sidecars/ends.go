@@ -47,7 +47,7 @@ func (s ending) note(ctx context.Context) {
 		a.ended, a.well = true, err == nil && end.ExitCode == 0
 		s.answers[c.ID] = a
 		if onFailure && a.found && a.well || s.isDone(c) { // found: it was done for the last agent, and the profile has changed since
-			_ = s.home.forget(c.Epoch) // what cannot be removed goes with the home
+			_ = s.home.Forget(c.Epoch) // what cannot be removed goes with the home
 			continue
 		}
 		s.noteEnd(ctx, a, howEnded(end, err, untold))
@@ -91,7 +91,7 @@ func (s ending) noteLost(ctx context.Context) {
 		}
 		expected := s.expected(a)
 		delete(s.answers, id)
-		_ = s.home.forget(a.epoch) // what cannot be removed goes with the home
+		_ = s.home.Forget(a.epoch) // what cannot be removed goes with the home
 		if expected || s.goes(ctx) {
 			continue
 		}
@@ -112,11 +112,8 @@ func (f *followed) hearLastWords(now time.Time) {
 	}
 }
 
-const (
-	// tailBytes is how much of the end of a log is read, and maxWords how much of it is shown.
-	tailBytes = 8 << 10
-	maxWords  = 1 << 10
-)
+// tailBytes is how much of the end of a log is read.
+const tailBytes = 8 << 10
 
 func lastWords(path string) string {
 	f, err := os.Open(path)
@@ -144,14 +141,5 @@ func lastWords(path string) string {
 	if len(lines) == 0 {
 		return ""
 	}
-	return "; its last words: " + Words(strings.Join(lines, " / "))
-}
-
-// Words returns a proxy's words as they can be shown: their end, if there are many.
-func Words(text string) string {
-	text = strings.TrimSpace(printable.Line(strings.ToValidUTF8(text, "?")))
-	if len(text) > maxWords {
-		text = "..." + strings.ToValidUTF8(text[len(text)-maxWords:], "")
-	}
-	return text
+	return "; its last words: " + printable.Words(strings.Join(lines, " / "))
 }

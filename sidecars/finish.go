@@ -15,6 +15,7 @@ import (
 
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/home"
 )
 
 const (
@@ -22,9 +23,6 @@ const (
 	finishWait = 250 * time.Millisecond
 	// killWait bounds the end of a proxy that has not finished.
 	killWait = 100 * time.Millisecond
-	// finishedFor is how long no proxy is started in a sandbox whose application has ended. The runtime ends the sandbox within seconds;
-	// if it does not, the application may have been started again after all.
-	finishedFor = 30 * time.Second
 )
 
 // isOver reports whether a sandbox's application has ended for good, by the runtime's list. A container that has ended just now may be listed as
@@ -89,7 +87,7 @@ func staysEnded(pod *corev1.Pod, ended []sidecar.Application) bool {
 // finishWithApplication tells the proxies of a pod that ends to finish once its application has ended, for runtimes that do not say so, for an agent
 // that was told so and ended, and for a proxy that was being made then. A proxy that ignores the signal of the runtime, as the first process of its namespace may, would hold up the end of its sandbox.
 func (s ending) finishWithApplication(ctx context.Context) error {
-	if over := s.choice.Ending || s.home.finished(time.Now()); !over || !slices.ContainsFunc(s.there, isRunning) {
+	if over := s.choice.Ending || s.home.Finished(time.Now()); !over || !slices.ContainsFunc(s.there, isRunning) {
 		return nil
 	}
 	all, err := s.Runtime.Applications(ctx, s.key.Sandbox)
@@ -104,14 +102,14 @@ func isRunning(c sidecar.Container) bool { return c.State == sidecar.Running }
 // finish tells a sandbox's proxies to finish, and kills what still runs after finishWait: containerd ends the sandbox at once then, CRI-O would
 // give a proxy with an open connection two minutes. It is noted first, so that none is started in their place. An agent that ends meanwhile ends after
 // it.
-func finish(ctx context.Context, runtime Runtime, key Key, home home) error {
+func finish(ctx context.Context, runtime Runtime, key podnet.Key, h home.Home) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishWait)
 	defer cancel()
 	all, err := runtime.List(ctx, key.PodUID)
 	if err != nil {
 		return err
 	}
-	if err := home.noteFinished(); err != nil {
+	if err := h.NoteFinished(); err != nil {
 		return err
 	}
 	var ending sync.WaitGroup
@@ -120,7 +118,7 @@ func finish(ctx context.Context, runtime Runtime, key Key, home home) error {
 		if c.Sandbox != key.Sandbox || c.State != sidecar.Running {
 			continue
 		}
-		if !home.noted(factDraining, c.Epoch) { // it was told before
+		if !h.Noted(home.Draining, c.Epoch) { // it was told before
 			if ends[i] = tell(ctx, runtime, c); ends[i] != nil {
 				continue
 			}
@@ -161,15 +159,15 @@ func unlessGone(err error) error {
 }
 
 // finishLate tells a sandbox's proxies to finish if its application has ended lately, while another agent worked, and that one has not told them.
-func finishLate(ctx context.Context, m *Manager, key Key, f *followed) error {
+func finishLate(ctx context.Context, m *Manager, key podnet.Key, f *followed) error {
 	m.mu.Lock()
 	at := f.over
 	f.over = time.Time{}
 	m.mu.Unlock()
-	if time.Since(at) >= finishedFor || m.Homes.of(key).finished(time.Now()) {
+	if time.Since(at) >= home.FinishedFor || m.Homes.Of(key).Finished(time.Now()) {
 		return nil
 	}
-	err := finish(ctx, m.Runtime, key, m.Homes.of(key))
+	err := finish(ctx, m.Runtime, key, m.Homes.Of(key))
 	if errors.Is(err, os.ErrNotExist) { // it has never had a proxy
 		return nil
 	}

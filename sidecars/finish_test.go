@@ -14,6 +14,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/home"
 )
 
 func ended(name string, attempt uint32, code int32) sidecar.Application {
@@ -165,7 +166,7 @@ func TestContainerEnded_finished_startsNoProxy(t *testing.T) {
 		defer stop()
 		m.Runtime, m.Cluster = a, a
 		m.Follow(sandboxOf("u1"))
-		after(2 * finishedFor)
+		after(2 * home.FinishedFor)
 		n.mustSay(t, "u1", v1alpha1.Running, true)
 	})
 }
@@ -196,18 +197,18 @@ func TestSweep_applicationEndedLately_keepsHome(t *testing.T) {
 	bubble(t, func(t *testing.T, _ *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		stop()
-		home := m.Homes.of(Key{PodUID: "u1", Sandbox: "sandbox-u1"})
-		if err := errors.Join(os.Mkdir(home.path, 0o700), home.noteFinished()); err != nil {
+		left := m.Homes.Of(podnet.Key{PodUID: "u1", Sandbox: "sandbox-u1"})
+		if err := errors.Join(os.Mkdir(left.Path, 0o700), left.NoteFinished()); err != nil {
 			t.Fatal(err)
 		}
 		_, stop = agent()
 		defer stop()
 		after(time.Second)
-		if !home.finished(time.Now()) {
+		if !left.Finished(time.Now()) {
 			t.Error("it is forgotten at once")
 		}
-		after(3 * finishedFor)
-		if _, err := os.Stat(home.path); !errors.Is(err, os.ErrNotExist) {
+		after(3 * home.FinishedFor)
+		if _, err := os.Stat(left.Path); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("the directory is left, error %v", err)
 		}
 	})
@@ -215,7 +216,7 @@ func TestSweep_applicationEndedLately_keepsHome(t *testing.T) {
 
 // The runtime waits for the answer, so a sandbox that is not followed costs no question.
 func TestContainerEnded_notFollowed_asksNothing(t *testing.T) {
-	m := &Manager{Homes: Homes{Root: t.TempDir()}} // without a runtime to ask
+	m := &Manager{Homes: home.Homes{Root: t.TempDir()}} // without a runtime to ask
 	if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0)); err != nil {
 		t.Error(err)
 	}

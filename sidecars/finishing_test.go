@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 )
 
@@ -217,8 +218,8 @@ func TestFinishWithApplication_podIsGone_proxyIsEnded(t *testing.T) {
 				}
 				n.change(func() { s.all[0] = ended("app", 0, 143) })
 				after(5 * time.Second)
-				if want := []string{"c001 SIGUSR1", "c001 SIGKILL"}; !slices.Equal(s.signals(), want) || m.follows(keyOf(sandboxOf("u1"))) || len(n.containers) > 0 {
-					t.Errorf("told were %q, want %q; followed: %t, left: %v", s.signals(), want, m.follows(keyOf(sandboxOf("u1"))), n.containers)
+				if want := []string{"c001 SIGUSR1", "c001 SIGKILL"}; !slices.Equal(s.signals(), want) || m.follows(sandboxOf("u1").Key()) || len(n.containers) > 0 {
+					t.Errorf("told were %q, want %q; followed: %t, left: %v", s.signals(), want, m.follows(sandboxOf("u1").Key()), n.containers)
 				}
 			})
 		})
@@ -232,7 +233,7 @@ func TestFinishWithApplication_agentWasKilled_nextOneEndsTheProxy(t *testing.T) 
 		s := &signalled{applications: &applications{fakeNode: n, all: []sidecar.Application{ended("app", 0, 143)}}}
 		m, stop := s.looksAfter(agent)
 		defer stop()
-		if err := m.Homes.of(Key{PodUID: "u1", Sandbox: sandboxOf("u1").ID}).noteFinished(); err != nil {
+		if err := m.Homes.Of(podnet.Key{PodUID: "u1", Sandbox: sandboxOf("u1").ID}).NoteFinished(); err != nil {
 			t.Fatal(err)
 		}
 		n.change(func() { n.ending = true })

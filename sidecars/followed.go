@@ -4,7 +4,9 @@ import (
 	"strings"
 	"time"
 
+	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/printable"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/profile"
 )
@@ -101,7 +103,7 @@ func newFollowed(s podnet.Sandbox) *followed {
 // fail notes a proxy that could not be started, or has ended. in is the version of the profile whose turn this has ended, or nil: the next start
 // of a proxy that the pod needs does not wait for a failed upgrade.
 func (f *followed) fail(now time.Time, why string, in *profile.Version) {
-	f.failed, f.why, f.bare, f.log, f.last = now, strings.Clone(Clip(why, MaxMessage)), "", "", ""
+	f.failed, f.why, f.bare, f.log, f.last = now, strings.Clone(printable.Clip(why, v1alpha1.MaxMessage)), "", "", ""
 	switch {
 	case in == nil:
 		f.failures++

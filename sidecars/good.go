@@ -11,12 +11,11 @@ import (
 	"sync"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
 const (
-	// goodName is the directory of the good versions, beside the homes of sandboxes. Names of homes have a dot, so this is none of them.
-	goodName = "good"
 	// goodSuffix ends the name of a profile's file.
 	goodSuffix = ".json"
 	// earlierVersions is how many good versions before the last one are remembered.
@@ -135,7 +134,7 @@ func (g *goodVersions) write(profile string) error {
 	path := g.path(profile)
 	err := os.MkdirAll(g.dir, 0o700)
 	if err == nil {
-		err = ReplaceFile(path, g.by[profile])
+		err = home.ReplaceFile(path, g.by[profile])
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("note the version of a profile that works: %w", err), os.RemoveAll(path))

@@ -14,6 +14,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -301,8 +302,8 @@ func TestBefore_versions_areRememberedIfUsable(t *testing.T) {
 }
 
 func TestGoodVersions_files_areTidied(t *testing.T) {
-	h := filled(t, "u1.s1")
-	g, p := &goodVersions{dir: filepath.Join(h.Root, goodName)}, newNode().present(t)
+	h := home.Homes{Root: t.TempDir()}
+	g, p := &goodVersions{dir: filepath.Join(h.Root, home.Good)}, newNode().present(t)
 	for range 2 {
 		if err := g.works(p); err != nil {
 			t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -45,7 +46,7 @@ func takePlace(ctx context.Context, prober Prober, v view, l launch, from *sidec
 		return nil, err
 	}
 	out.Line, out.Epoch = from.HotRestart.Line, from.HotRestart.Epoch+1
-	return out, errors.Join(v.home.note(factSuccessor, from.Epoch), endInitializing(v.home.shm()))
+	return out, errors.Join(v.home.Note(home.Successor, from.Epoch), endInitializing(v.home.Shm()))
 }
 
 // canFollow returns nil if both Envoys have the same version of the hot restart, errReplace if they do not and the profile has the running

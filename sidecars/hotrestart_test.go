@@ -12,6 +12,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/test/standins/envoystandin"
 )
@@ -81,9 +82,9 @@ func TestTakePlace_versions_decide(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var asked sidecar.Spec
 			p := envoyProfile(t, c.change)
-			key := Key{"u1", "s1"}
-			v := view{key: key, choice: Choice{Profile: p}, home: Homes{Root: t.TempDir()}.of(key)}
-			if err := os.MkdirAll(v.home.shm(), 0o700); err != nil {
+			key := podnet.Key{PodUID: "u1", Sandbox: "s1"}
+			v := view{key: key, choice: Choice{Profile: p}, home: home.Homes{Root: t.TempDir()}.Of(key)}
+			if err := os.MkdirAll(v.home.Shm(), 0o700); err != nil {
 				t.Fatal(err)
 			}
 			got, err := takePlace(t.Context(), probe{c.answer, c.failure, &asked}, v, launch{Instance: profile.Instance{Version: p, Pod: thePod(), Epoch: 5}}, c.from)
@@ -93,7 +94,7 @@ func TestTakePlace_versions_decide(t *testing.T) {
 			if c.want != "" && (err != nil || got.String() != c.want) {
 				t.Errorf("%+v, %v; want %s", got, err, c.want)
 			}
-			if noted := v.home.noted(factSuccessor, 4); noted != (c.want == "3/2/11.104") {
+			if noted := v.home.Noted(home.Successor, 4); noted != (c.want == "3/2/11.104") {
 				t.Errorf("a successor is noted: %t", noted)
 			}
 			if !slices.Equal(asked.Args, []string{argVersion}) || asked.Mounts != nil || asked.NetAdmin {
@@ -122,15 +123,15 @@ func TestEndInitializing_endedWhileStarting_clearsFlag(t *testing.T) {
 		"the file is not written whole": {"11", "11"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := home{t.TempDir()}
-			file := filepath.Join(h.path, "shm", "envoy_shared_memory_0")
+			h := home.Home{Path: t.TempDir()}
+			file := filepath.Join(h.Path, "shm", "envoy_shared_memory_0")
 			if err := os.Mkdir(filepath.Dir(file), 0o700); err != nil {
 				t.Fatal(err)
 			}
 			if err := os.WriteFile(file, []byte(c.memory), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if err := endInitializing(h.shm()); err != nil {
+			if err := endInitializing(h.Shm()); err != nil {
 				t.Fatal(err)
 			}
 			if got, err := os.ReadFile(file); err != nil || string(got) != c.want {
@@ -142,18 +143,18 @@ func TestEndInitializing_endedWhileStarting_clearsFlag(t *testing.T) {
 
 // The proxy can write to the directory of its memory. What it puts there instead is not followed.
 func TestEndInitializing_link_isRefused(t *testing.T) {
-	h := home{t.TempDir()}
+	h := home.Home{Path: t.TempDir()}
 	outside := filepath.Join(t.TempDir(), "outside")
 	if err := os.WriteFile(outside, []byte(memoryOf(104, 11, 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(filepath.Join(h.path, "shm"), 0o700); err != nil {
+	if err := os.Mkdir(filepath.Join(h.Path, "shm"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(outside, filepath.Join(h.path, "shm", "envoy_shared_memory_0")); err != nil {
+	if err := os.Symlink(outside, filepath.Join(h.Path, "shm", "envoy_shared_memory_0")); err != nil {
 		t.Fatal(err)
 	}
-	if err := endInitializing(h.shm()); err == nil {
+	if err := endInitializing(h.Shm()); err == nil {
 		t.Error("a link is followed")
 	}
 	if got, err := os.ReadFile(outside); err != nil || string(got) != memoryOf(104, 11, 1) {

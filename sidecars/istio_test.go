@@ -16,6 +16,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/istio"
 	"istio-pod-network-controller/sidecars/profile"
 )
@@ -127,7 +128,7 @@ func TestIstio_newPod_proxyIsAsInjected(t *testing.T) {
 		n.mustRead(t, "/etc/istio/pod/labels", `app="cart"`)
 		n.mustRead(t, "/var/run/secrets/tokens/istio-token", "token-1-u1-istio-ca")
 		n.mustRead(t, "/var/run/secrets/istio/root-cert.pem", "root-1")
-		for _, dir := range istioWritable() {
+		for _, dir := range home.IstioWritable() {
 			if err := os.WriteFile(filepath.Join(n.host(t, dir, false), "SDS"), nil, 0o600); err != nil {
 				t.Error(err)
 			}
@@ -206,7 +207,7 @@ func TestIstio_upgrade_oldEnvoyClosesItsListeners(t *testing.T) {
 		n.changeTo(m, 3)
 		after(10 * time.Second)
 		n.mustServe(t, []string{"u1"}, 3)
-		if left, err := filepath.Glob(filepath.Join(m.Homes.of(keyOf(sandboxOf("u1"))).path, "istio-*")); err != nil || len(left) != 1 {
+		if left, err := filepath.Glob(filepath.Join(m.Homes.Of(sandboxOf("u1").Key()).Path, "istio-*")); err != nil || len(left) != 1 {
 			t.Errorf("left of the proxies: %v, %v", left, err)
 		}
 	})
@@ -249,13 +250,13 @@ func TestIstio_longAnnotation_isSaidInShort(t *testing.T) {
 	long := strings.Repeat("x", 200<<10)
 	meshedly(t, func(n *fakeNode) { n.meshed.annotations = map[string]string{"inject.istio.io/templates": long} }, func(t *testing.T, n *fakeNode, _ func() (*Manager, func()), m *Manager) {
 		said := n.mustSay(t, "u1", v1alpha1.Running, true)
-		if facts := m.Homes.IstioFacts(sandboxOf("u1"), 0); len(said.Message) > MaxMessage || len(facts.Aside) > MaxMessage {
+		if facts := m.Homes.IstioFacts(sandboxOf("u1"), 0); len(said.Message) > v1alpha1.MaxMessage || len(facts.Aside) > v1alpha1.MaxMessage {
 			t.Errorf("a message of %d bytes, of %d in the home", len(said.Message), len(facts.Aside))
 		}
 		n.change(func() { n.failures["create"] = errors.New(long) })
 		n.changeTo(m, 2)
 		after(time.Second)
-		if said := n.said["u1"]; len(said.Message) > MaxMessage || len(said.Failure) > MaxMessage || len(said.Failure) == 0 {
+		if said := n.said["u1"]; len(said.Message) > v1alpha1.MaxMessage || len(said.Failure) > v1alpha1.MaxMessage || len(said.Failure) == 0 {
 			t.Errorf("a message of %d bytes, a failure of %d", len(said.Message), len(said.Failure))
 		}
 	})

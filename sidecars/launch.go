@@ -9,6 +9,8 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/home"
+	"istio-pod-network-controller/sidecars/istio"
 	"istio-pod-network-controller/sidecars/plan"
 	"istio-pod-network-controller/sidecars/profile"
 )
@@ -17,7 +19,7 @@ import (
 type launch struct {
 	profile.Instance
 	// owner is the proxy's user and group as the node sees them, to which its files belong.
-	owner owner
+	owner home.Owner
 }
 
 // start makes a proxy. What the owner of the pod or the profile has to know is noted as a failure, the rest is waited for.
@@ -72,9 +74,9 @@ func (s stepping) prepare(ctx context.Context, epoch uint32) (l launch, err erro
 			return l, err
 		}
 	}
-	l.owner.uid, l.owner.gid = p.Owner()
+	l.owner.UID, l.owner.GID = p.Owner()
 	if users := pod.Spec.HostUsers; users != nil && !*users {
-		if l.owner.uid, l.owner.gid, err = s.Runtime.Owner(ctx, l.spec(s.home)); err != nil {
+		if l.owner.UID, l.owner.GID, err = s.Runtime.Owner(ctx, l.spec(s.home)); err != nil {
 			return l, err
 		}
 	}
@@ -82,16 +84,26 @@ func (s stepping) prepare(ctx context.Context, epoch uint32) (l launch, err erro
 	if err != nil {
 		return l, err
 	}
-	err = errors.Join(s.home.prepare(l.owner), s.home.write(epoch, files, l.owner), s.home.forgetSecrets(epoch), prepareIstio(s.home, l))
+	err = errors.Join(s.home.Prepare(l.owner), s.home.WriteFiles(epoch, files, l.owner), s.home.ForgetSecrets(epoch), s.home.PrepareIstio(l.Instance, l.owner))
 	if err != nil || len(l.Version.Spec.Secrets) == 0 {
 		return l, err
 	}
-	if safe := s.Homes.inMemory; safe != nil {
-		if err := safe(); err != nil {
+	if may := s.Homes.MayHaveSecrets; may != nil {
+		if err := may(); err != nil {
 			return l, err
 		}
 	}
-	return l, grantSecrets(ctx, s.Secrets, s.home.secrets(epoch), l)
+	return l, s.home.GrantSecrets(ctx, s.Secrets, l.Instance, l.owner)
+}
+
+// withIstio returns an instance with what Istio's injector would have added to the pod.
+func withIstio(ctx context.Context, i profile.Instance, from ControlPlanes) (profile.Instance, error) {
+	get := func(namespace, name string) (*corev1.ConfigMap, error) { return from.ConfigMapOf(ctx, namespace, name) }
+	mesh, err := istio.ReadMesh(*i.Version.Spec.Istio, get)
+	if err != nil {
+		return i, err
+	}
+	return i.WithIstio(mesh)
 }
 
 // launch makes a proxy's container, and before that what it needs, and its place in a line of Envoys.
@@ -140,9 +152,7 @@ func (s stepping) shareListeners(ctx context.Context, from *sidecar.Container) e
 }
 
 // spec returns the proxy's container, which sees its files in a home.
-func (l launch) spec(h home) sidecar.Spec {
-	return l.Spec(append(h.mounts(l.Epoch, l.Version.Spec.Secrets), istioMounts(h, l.Instance)...))
-}
+func (l launch) spec(h home.Home) sidecar.Spec { return l.Spec(h.Mounts(l.Instance)) }
 
 // withAddresses returns a pod with its sandbox's addresses. The kubelet writes them into the pod's status later than a new pod's proxy starts.
 func withAddresses(pod *corev1.Pod, addresses []string) *corev1.Pod {

@@ -14,10 +14,11 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/home"
 )
 
 // soon is how long an agent that waits may take until it works.
-const soon = lockPause + 10*time.Millisecond
+const soon = home.LockPause + 10*time.Millisecond
 
 // onlyApplications is a runtime that can be asked for applications and for nothing else.
 type onlyApplications struct {
@@ -154,7 +155,7 @@ func TestContainerEnded_agentWaits_isRemembered(t *testing.T) {
 	}{
 		"the agent that works was told, too":           {both: true, want: []string{"c001 SIGUSR1", "c001 SIGKILL"}},
 		"only the agent that waits was told":           {want: []string{"c001 SIGUSR1", "c001 SIGKILL"}},
-		"it was told long ago, and the sandbox stayed": {wait: 2 * finishedFor},
+		"it was told long ago, and the sandbox stayed": {wait: 2 * home.FinishedFor},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {

@@ -15,6 +15,7 @@ import (
 	"istio-pod-network-controller/internal/jitter"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/home"
 )
 
 const (
@@ -42,23 +43,23 @@ const (
 type Manager struct {
 	Runtime Runtime
 	Images  Images
-	Secrets Secrets
+	Secrets home.Secrets
 	Prober  Prober
 	Cluster Cluster
 	// ControlPlanes is for profiles with istio.
 	ControlPlanes ControlPlanes
 	Asker         Asker
 	Reporter      Reporter
-	Homes         Homes
+	Homes         home.Homes
 	Rollout       *Rollouts
 	// Started gets the duration of each start: from when a sandbox without a proxy is followed until its first proxy is ready. It may be nil.
 	Started func(profile string, took time.Duration)
 
 	once      sync.Once
 	questions questions
-	queue     workqueue.TypedRateLimitingInterface[Key]
+	queue     workqueue.TypedRateLimitingInterface[podnet.Key]
 	mu        sync.Mutex
-	known     map[Key]*followed
+	known     map[podnet.Key]*followed
 	good      *goodVersions
 	// lock is nil while this agent does not work. finishing are the calls that tell proxies to finish.
 	lock      *os.File
@@ -70,7 +71,7 @@ type Manager struct {
 // Follow has a sandbox's proxy looked after from now on. It returns at once. An older sandbox of the pod is no longer followed.
 func (m *Manager) Follow(s podnet.Sandbox) {
 	m.init()
-	key := keyOf(s)
+	key := s.Key()
 	m.mu.Lock()
 	for other := range m.known {
 		if other.PodUID == key.PodUID && other != key {
@@ -90,7 +91,7 @@ func (m *Manager) Follow(s podnet.Sandbox) {
 func (m *Manager) Keep(s podnet.Sandbox) {
 	m.init()
 	m.mu.Lock()
-	f := m.known[keyOf(s)]
+	f := m.known[s.Key()]
 	kept := f != nil && f.sandbox == s
 	m.mu.Unlock()
 	if !kept {
@@ -112,7 +113,7 @@ func (m *Manager) Unfollow(podUID string) {
 }
 
 // unfollow no longer follows a sandbox. Its leftovers are removed once its containers have ended. m.mu is held.
-func (m *Manager) unfollow(key Key) {
+func (m *Manager) unfollow(key podnet.Key) {
 	delete(m.known, key)
 	for _, next := range m.Rollout.leave(key) {
 		m.queue.Add(next)
@@ -121,7 +122,7 @@ func (m *Manager) unfollow(key Key) {
 }
 
 // dismiss no longer follows a sandbox whose pod stays. retract is for a pod that has no proxy any more: its ManagedProxy goes.
-func (m *Manager) dismiss(key Key, retract bool) {
+func (m *Manager) dismiss(key podnet.Key, retract bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.unfollow(key)
@@ -143,7 +144,7 @@ func (m *Manager) Follows(podUID string) bool {
 	return false
 }
 
-func (m *Manager) follows(key Key) bool {
+func (m *Manager) follows(key podnet.Key) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.known[key] != nil
@@ -178,8 +179,8 @@ func (m *Manager) ForgetProfile(name string) error {
 // SIGKILL. While another agent works, which is told of the end, too, it is only remembered.
 func (m *Manager) ContainerEnded(ctx context.Context, s podnet.Sandbox, ended sidecar.Application) error {
 	m.init()
-	key := keyOf(s)
-	if !m.follows(key) || m.Homes.of(key).finished(time.Now()) {
+	key := s.Key()
+	if !m.follows(key) || m.Homes.Of(key).Finished(time.Now()) {
 		return nil
 	}
 	over, err := isOver(ctx, m.Runtime, m.Cluster, s, ended)
@@ -187,12 +188,12 @@ func (m *Manager) ContainerEnded(ctx context.Context, s podnet.Sandbox, ended si
 		return err
 	}
 	defer m.finishing.Done()
-	return finish(ctx, m.Runtime, key, m.Homes.of(key))
+	return finish(ctx, m.Runtime, key, m.Homes.Of(key))
 }
 
 // mayFinish reports whether this agent works: then it does until finishing.Done is called. Otherwise it remembers that the sandbox's application has
 // ended.
-func (m *Manager) mayFinish(key Key) bool {
+func (m *Manager) mayFinish(key podnet.Key) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.lock != nil {
@@ -208,22 +209,22 @@ func (m *Manager) mayFinish(key Key) bool {
 func (m *Manager) init() {
 	m.once.Do(func() {
 		m.questions = questions{make(chan struct{}, quickQuestions), make(chan struct{}, slowQuestions)}
-		m.good = &goodVersions{dir: filepath.Join(m.Homes.Root, goodName)}
-		m.known, m.counted = map[Key]*followed{}, map[string]Figures{}
-		bounds := workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstPause, lastErrorPause)
-		m.queue = workqueue.NewTypedRateLimitingQueue(jitter.Limiter[Key]{Bounds: bounds})
+		m.good = &goodVersions{dir: filepath.Join(m.Homes.Root, home.Good)}
+		m.known, m.counted = map[podnet.Key]*followed{}, map[string]Figures{}
+		bounds := workqueue.NewTypedItemExponentialFailureRateLimiter[podnet.Key](firstPause, lastErrorPause)
+		m.queue = workqueue.NewTypedRateLimitingQueue(jitter.Limiter[podnet.Key]{Bounds: bounds})
 	})
 }
 
 // Start works until ctx ends, once no other agent of the node does. It is a manager.Runnable.
 func (m *Manager) Start(ctx context.Context) error {
 	m.init()
-	lock := awaitLock(ctx, m.Homes.Root)
+	lock := home.AwaitLock(ctx, m.Homes.Root)
 	if lock == nil {
 		m.queue.ShutDown()
 		return nil
 	}
-	defer Unlock(lock)
+	defer home.Unlock(lock)
 	m.hold(lock)
 	m.work(ctx)
 	m.hold(nil)

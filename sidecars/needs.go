@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
-	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/profile"
@@ -110,14 +109,4 @@ type Reporter interface {
 type Prober interface {
 	// Output returns what the program prints, on either stream.
 	Output(ctx context.Context, spec sidecar.Spec) (string, error)
-}
-
-// Secrets has what profiles give to their proxies. Errors contain nothing of it.
-type Secrets interface {
-	// Secret returns the values of a Secret's keys, all of one version. Without keys it returns all.
-	Secret(name string, keys []string) (map[string][]byte, error)
-	// ConfigMap returns the values of a ConfigMap's keys. It is asked often, and makes no request for that.
-	ConfigMap(ctx context.Context, namespace string, want v1alpha1.ConfigMapKeys) (map[string][]byte, error)
-	// Token returns a token of a pod's ServiceAccount that is bound to the pod.
-	Token(ctx context.Context, pod *corev1.Pod, want v1alpha1.ServiceAccountToken) (token []byte, expires time.Time, err error)
 }

@@ -9,6 +9,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -194,7 +195,7 @@ func (s hearing) hear(ctx context.Context) {
 }
 
 func (s hearing) noteServes(ctx context.Context, epoch uint32) {
-	if err := s.home.note(factReady, epoch); err != nil {
+	if err := s.home.Note(home.Ready, epoch); err != nil {
 		log.FromContext(ctx).Error(err, "proxy that serves not noted", "epoch", epoch)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 
+	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -36,18 +37,18 @@ const (
 // rollout is how one version of a profile reaches the node's proxies.
 type rollout struct {
 	hash   string
-	most   int          // turns
-	pauses bool         // the profile has pauseOnFailure
-	held   bool         // the node may not use the version yet
-	pods   map[Key]bool // sandboxes with a proxy of the profile, of any version
-	turns  map[Key]turn
+	most   int                 // turns
+	pauses bool                // the profile has pauseOnFailure
+	held   bool                // the node may not use the version yet
+	pods   map[podnet.Key]bool // sandboxes with a proxy of the profile, of any version
+	turns  map[podnet.Key]turn
 	// waiting are the sandboxes that were refused a turn, in the order of their questions.
 	waiting []waiter
-	failed  map[Key]bool // sandboxes whose upgrades have failed since the last success
+	failed  map[podnet.Key]bool // sandboxes whose upgrades have failed since the last success
 }
 
 type waiter struct {
-	key  Key
+	key  podnet.Key
 	want turn
 }
 
@@ -58,11 +59,11 @@ func (r *Rollouts) of(p *profile.Version) *rollout {
 	}
 	now := r.by[p.Name]
 	if now == nil || now.hash != p.Hash {
-		pods := map[Key]bool{}
+		pods := map[podnet.Key]bool{}
 		if now != nil {
 			pods = now.pods
 		}
-		now = &rollout{hash: p.Hash, pods: pods, turns: map[Key]turn{}, failed: map[Key]bool{}}
+		now = &rollout{hash: p.Hash, pods: pods, turns: map[podnet.Key]turn{}, failed: map[podnet.Key]bool{}}
 		r.by[p.Name] = now
 	}
 	pause := p.Spec.Rollout.PauseOnFailure
@@ -72,7 +73,7 @@ func (r *Rollouts) of(p *profile.Version) *rollout {
 
 // join counts a sandbox among those with a proxy of the profile, and returns the turn that it has. held reports whether the node may not use the
 // profile's present version yet.
-func (r *Rollouts) join(p *profile.Version, key Key, held bool) turn {
+func (r *Rollouts) join(p *profile.Version, key podnet.Key, held bool) turn {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.of(p)
@@ -81,7 +82,7 @@ func (r *Rollouts) join(p *profile.Version, key Key, held bool) turn {
 }
 
 // may reports whether a sandbox's proxy may be replaced now. If not, it waits until its key is returned as the next one.
-func (r *Rollouts) may(p *profile.Version, key Key, want turn) bool {
+func (r *Rollouts) may(p *profile.Version, key podnet.Key, want turn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.of(p)
@@ -97,7 +98,7 @@ func (r *Rollouts) may(p *profile.Version, key Key, want turn) bool {
 
 // failed notes that a proxy of a version has not become ready, or has ended: this ends the sandbox's turn, if it has one, which is returned. The end
 // of an old proxy says nothing of its upgrade. next are the sandboxes to look at, as in done.
-func (r *Rollouts) failed(p *profile.Version, key Key, hash string) (next []Key, was turn) {
+func (r *Rollouts) failed(p *profile.Version, key podnet.Key, hash string) (next []podnet.Key, was turn) {
 	if p == nil {
 		return nil, ""
 	}
@@ -116,7 +117,7 @@ func (r *Rollouts) failed(p *profile.Version, key Key, hash string) (next []Key,
 
 // done notes that a sandbox's proxy of a version is ready, and that it should have no other. freed reports whether that ends a turn. next are then
 // the sandboxes to look at, as many as there are free turns: looking at all that wait, each time, would cost the square of their number.
-func (r *Rollouts) done(p *profile.Version, key Key, hash string) (next []Key, freed bool) {
+func (r *Rollouts) done(p *profile.Version, key podnet.Key, hash string) (next []podnet.Key, freed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.of(p)
@@ -136,7 +137,7 @@ func (r *Rollouts) done(p *profile.Version, key Key, hash string) (next []Key, f
 }
 
 // next returns the sandboxes that have waited longest, one for each free turn. A sandbox that is refused again waits again.
-func (r *rollout) next() (out []Key) {
+func (r *rollout) next() (out []podnet.Key) {
 	free := r.most - len(r.turns)
 	r.waiting = slices.DeleteFunc(r.waiting, func(w waiter) bool {
 		if len(out) >= free || !r.allows(w.key, w.want) {
@@ -149,7 +150,7 @@ func (r *rollout) next() (out []Key) {
 }
 
 // allows reports whether a sandbox may have its turn in spite of a pause, or while the node is held.
-func (r *rollout) allows(key Key, want turn) bool {
+func (r *rollout) allows(key podnet.Key, want turn) bool {
 	return want == rotationTurn || !r.held && (r.failed[key] || !r.paused())
 }
 
@@ -157,12 +158,12 @@ func (r *rollout) paused() bool {
 	return r.pauses && len(r.failed) > 0 && len(r.failed) >= min(pauseAfter, len(r.pods))
 }
 
-func (r *rollout) forget(key Key) {
+func (r *rollout) forget(key podnet.Key) {
 	r.waiting = slices.DeleteFunc(r.waiting, func(w waiter) bool { return w.key == key })
 }
 
 // leave forgets a sandbox. next are the sandboxes to look at, as in done.
-func (r *Rollouts) leave(key Key) (next []Key) {
+func (r *Rollouts) leave(key podnet.Key) (next []podnet.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, one := range r.by {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -17,8 +18,8 @@ func version(hash string, pauseOnFailure *bool) *profile.Version {
 // granted asks for some pods in turn, and returns those that may be upgraded.
 func granted(r *Rollouts, p *profile.Version, pods ...string) (out []string) {
 	for _, pod := range pods {
-		r.join(p, Key{PodUID: pod}, false)
-		if r.may(p, Key{PodUID: pod}, upgradeTurn) {
+		r.join(p, podnet.Key{PodUID: pod}, false)
+		if r.may(p, podnet.Key{PodUID: pod}, upgradeTurn) {
 			out = append(out, pod)
 		}
 	}
@@ -51,7 +52,7 @@ func (c mayCase) run(t *testing.T) {
 }
 
 // again has a pod's upgrade fail, for which it may have no turn yet.
-func again(r *Rollouts, p *profile.Version, k Key) {
+func again(r *Rollouts, p *profile.Version, k podnet.Key) {
 	r.may(p, k, upgradeTurn)
 	r.failed(p, k, p.Hash)
 }
@@ -59,12 +60,12 @@ func again(r *Rollouts, p *profile.Version, k Key) {
 // three has the upgrades of a, b and c fail.
 func three(r *Rollouts, p *profile.Version) {
 	for _, pod := range []string{"a", "b", "c"} {
-		again(r, p, Key{PodUID: pod})
+		again(r, p, podnet.Key{PodUID: pod})
 	}
 }
 
 func TestMay_turns_areBounded(t *testing.T) {
-	a, b, c := Key{PodUID: "a"}, Key{PodUID: "b"}, Key{PodUID: "c"}
+	a, b, c := podnet.Key{PodUID: "a"}, podnet.Key{PodUID: "b"}, podnet.Key{PodUID: "c"}
 	v1, other := version("v1", nil), version("v1", nil)
 	other.Name = "other"
 	for name, one := range map[string]mayCase{
@@ -94,13 +95,13 @@ func TestMay_turns_areBounded(t *testing.T) {
 
 func TestMay_severalHaveFailed_isPaused(t *testing.T) {
 	no := false
-	a, b, c := Key{PodUID: "a"}, Key{PodUID: "b"}, Key{PodUID: "c"}
+	a, b, c := podnet.Key{PodUID: "a"}, podnet.Key{PodUID: "b"}, podnet.Key{PodUID: "c"}
 	v1, calm := version("v1", nil), version("v1", &no)
 	for name, one := range map[string]mayCase{
 		"three have failed":               {then: func(r *Rollouts) { three(r, v1) }, may: []string{"a", "b"}, paused: true},
-		"three have failed: no other may": {then: func(r *Rollouts) { three(r, v1); r.may(v1, Key{PodUID: "d"}, upgradeTurn) }, may: []string{"a", "b"}, paused: true},
+		"three have failed: no other may": {then: func(r *Rollouts) { three(r, v1); r.may(v1, podnet.Key{PodUID: "d"}, upgradeTurn) }, may: []string{"a", "b"}, paused: true},
 		"three have failed, and one that has is done": {
-			then: func(r *Rollouts) { three(r, v1); r.done(v1, a, "v1"); r.may(v1, Key{PodUID: "d"}, upgradeTurn) }, may: []string{"a", "d"},
+			then: func(r *Rollouts) { three(r, v1); r.done(v1, a, "v1"); r.may(v1, podnet.Key{PodUID: "d"}, upgradeTurn) }, may: []string{"a", "d"},
 		},
 		"three have failed, one of them runs on with the old version": {
 			then: func(r *Rollouts) { three(r, v1); r.done(v1, a, "v0") }, may: []string{"a", "b"}, paused: true,
@@ -110,15 +111,15 @@ func TestMay_severalHaveFailed_isPaused(t *testing.T) {
 		},
 		"three have failed, and one is gone": {
 			then: func(r *Rollouts) {
-				r.join(v1, Key{PodUID: "d"}, false)
+				r.join(v1, podnet.Key{PodUID: "d"}, false)
 				three(r, v1)
 				r.leave(c)
-				r.may(v1, Key{PodUID: "d"}, upgradeTurn)
+				r.may(v1, podnet.Key{PodUID: "d"}, upgradeTurn)
 			}, may: []string{"a", "d"},
 		},
 		"three of three have failed, and one is gone": {then: func(r *Rollouts) { three(r, v1); r.leave(c) }, may: []string{"a", "b"}, paused: true},
 		"three have failed, and that is no reason": {
-			then: func(r *Rollouts) { three(r, calm); r.may(calm, Key{PodUID: "d"}, upgradeTurn) }, of: calm, may: []string{"a", "d"},
+			then: func(r *Rollouts) { three(r, calm); r.may(calm, podnet.Key{PodUID: "d"}, upgradeTurn) }, of: calm, may: []string{"a", "d"},
 		},
 		"three old proxies have ended": {
 			then: func(r *Rollouts) {
@@ -138,7 +139,7 @@ func TestPaused_fewPods_allHaveToFail(t *testing.T) {
 	for pods, want := range map[string]int{"a": 1, "ab": 2, "abc": 3, "abcd": 3} {
 		r, p := &Rollouts{}, version("v1", nil)
 		for _, pod := range pods {
-			r.join(p, Key{PodUID: string(pod)}, false)
+			r.join(p, podnet.Key{PodUID: string(pod)}, false)
 		}
 		failed := 0
 		for _, pod := range pods {
@@ -146,8 +147,8 @@ func TestPaused_fewPods_allHaveToFail(t *testing.T) {
 				break
 			}
 			failed++
-			r.may(p, Key{PodUID: string(pod)}, upgradeTurn)
-			r.failed(p, Key{PodUID: string(pod)}, "v1")
+			r.may(p, podnet.Key{PodUID: string(pod)}, upgradeTurn)
+			r.failed(p, podnet.Key{PodUID: string(pod)}, "v1")
 		}
 		if !r.paused("edge") || failed != want {
 			t.Errorf("of %d pods %d have failed; paused: %t; want %d", len(pods), failed, r.paused("edge"), want)
@@ -159,7 +160,7 @@ func TestPaused_fewPods_allHaveToFail(t *testing.T) {
 func TestMay_rotation_isNotPaused(t *testing.T) {
 	r, p := &Rollouts{}, version("v1", nil)
 	for _, pod := range []string{"a", "b", "c", "d"} {
-		k := Key{PodUID: pod}
+		k := podnet.Key{PodUID: pod}
 		r.join(p, k, false)
 		r.may(p, k, rotationTurn)
 		if _, was := r.failed(p, k, "v1"); was != rotationTurn || r.paused("edge") {
@@ -167,17 +168,17 @@ func TestMay_rotation_isNotPaused(t *testing.T) {
 		}
 	}
 	for _, pod := range []string{"a", "b", "c"} {
-		r.may(p, Key{PodUID: pod}, upgradeTurn)
-		r.failed(p, Key{PodUID: pod}, "v1")
+		r.may(p, podnet.Key{PodUID: pod}, upgradeTurn)
+		r.failed(p, podnet.Key{PodUID: pod}, "v1")
 	}
-	d, e := Key{PodUID: "d"}, Key{PodUID: "e"}
+	d, e := podnet.Key{PodUID: "d"}, podnet.Key{PodUID: "e"}
 	if !r.paused("edge") || r.may(p, d, upgradeTurn) || !r.may(p, d, rotationTurn) {
 		t.Errorf("paused: %t", r.paused("edge"))
 	}
-	r.may(p, Key{PodUID: "a"}, upgradeTurn) // the last turn
+	r.may(p, podnet.Key{PodUID: "a"}, upgradeTurn) // the last turn
 	r.may(p, e, rotationTurn)
-	r.may(p, Key{PodUID: "f"}, upgradeTurn)
-	if next, _ := r.failed(p, d, "v1"); !slices.Equal(next, []Key{e}) {
+	r.may(p, podnet.Key{PodUID: "f"}, upgradeTurn)
+	if next, _ := r.failed(p, d, "v1"); !slices.Equal(next, []podnet.Key{e}) {
 		t.Errorf("%v may be next: the pause is not for %v", next, e)
 	}
 }
@@ -187,8 +188,8 @@ func TestDone_turnEnds_nextAreReturned(t *testing.T) {
 	no := false
 	r, p := &Rollouts{}, version("v1", &no)
 	ends := func(pod string, fails bool) (out []string) {
-		key := Key{PodUID: pod}
-		var next []Key
+		key := podnet.Key{PodUID: pod}
+		var next []podnet.Key
 		if fails {
 			next, _ = r.failed(p, key, "v1")
 		} else {
@@ -199,7 +200,7 @@ func TestDone_turnEnds_nextAreReturned(t *testing.T) {
 		}
 		return out
 	}
-	if next, freed := r.done(p, Key{PodUID: "a"}, "v1"); freed || next != nil {
+	if next, freed := r.done(p, podnet.Key{PodUID: "a"}, "v1"); freed || next != nil {
 		t.Errorf("without a turn: %q, %t", next, freed)
 	}
 	granted(r, p, "a", "b", "c", "d", "c", "e", "f")
@@ -213,7 +214,7 @@ func TestDone_turnEnds_nextAreReturned(t *testing.T) {
 		{name: "no turn is free", pod: "a", fails: true},
 		{name: "two turns, one of which was not taken", pod: "b", fails: true, next: []string{"c", "e"}},
 		{name: "refused again", pod: "c", before: func() { granted(r, p, "c", "d", "e") }, fails: true, next: []string{"f"}},
-		{name: "those that have gone do not wait", pod: "d", before: func() { granted(r, p, "g"); r.leave(Key{PodUID: "e"}) }},
+		{name: "those that have gone do not wait", pod: "d", before: func() { granted(r, p, "g"); r.leave(podnet.Key{PodUID: "e"}) }},
 	} {
 		if c.before != nil {
 			c.before()

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/profile"
 )
@@ -133,8 +134,8 @@ func TestGrantSecrets_sources_areMounted(t *testing.T) {
 				t.Errorf("SELinux label of %s changed: %t", mount.Host, mount.Relabel)
 			}
 		}
-		home := m.Homes.of(Key{PodUID: "u1", Sandbox: "sandbox-u1"})
-		err := filepath.WalkDir(home.secrets(0), func(path string, d os.DirEntry, err error) error {
+		home := m.Homes.Of(podnet.Key{PodUID: "u1", Sandbox: "sandbox-u1"})
+		err := filepath.WalkDir(home.SecretsDir(0), func(path string, d os.DirEntry, err error) error {
 			info, errInfo := d.Info()
 			if err = errors.Join(err, errInfo); err == nil && d.Type() != os.ModeSymlink && info.Mode().Perm()&0o077 != 0 {
 				t.Errorf("%s has the mode %s", path, info.Mode())
@@ -161,8 +162,8 @@ func TestRenewSecrets_secretChanges_filesChangeInPlace(t *testing.T) {
 			t.Errorf("%d calls and %d tokens", n.calls, n.vault.tokens)
 		}
 		// What the proxy does not see any more is gone.
-		home := m.Homes.of(Key{PodUID: "u1", Sandbox: "sandbox-u1"})
-		if old, err := filepath.Glob(filepath.Join(home.secrets(0), "*", versionPrefix+"*")); err != nil || len(old) != 2 {
+		home := m.Homes.Of(podnet.Key{PodUID: "u1", Sandbox: "sandbox-u1"})
+		if old, err := filepath.Glob(filepath.Join(home.SecretsDir(0), "*", "..v*")); err != nil || len(old) != 2 {
 			t.Errorf("versions %v, error %v", old, err)
 		}
 	})
@@ -285,12 +286,12 @@ func TestRenewSecrets_upgradeFails_oldProxyIsRenewed(t *testing.T) {
 // Secrets go with the proxy, and with the pod, also if the kubelet was faster to remove the container.
 func TestForget_proxyOrPodGone_secretsGo(t *testing.T) {
 	secretly(t, nil, func(t *testing.T, n *fakeNode, m *Manager) {
-		home := m.Homes.of(Key{PodUID: "u1", Sandbox: "sandbox-u1"})
+		home := m.Homes.Of(podnet.Key{PodUID: "u1", Sandbox: "sandbox-u1"})
 		n.change(func() { delete(n.containers, "c001") })
 		after(15 * time.Second)
 		n.mustSay(t, "u1", v1alpha1.Running, true)
 		after(15 * time.Second)
-		left, err := filepath.Glob(filepath.Join(home.path, "secrets-0*"))
+		left, err := filepath.Glob(filepath.Join(home.Path, "secrets-0*"))
 		if err != nil || len(left) != 0 {
 			t.Errorf("of the proxy that is gone there are %v", left)
 		}
@@ -300,5 +301,19 @@ func TestForget_proxyOrPodGone_secretsGo(t *testing.T) {
 		if left, err := filepath.Glob(filepath.Join(m.Homes.Root, "*.*")); err != nil || len(left) != 0 {
 			t.Errorf("of the pod that is gone there is %v, error %v", left, err)
 		}
+	})
+}
+
+func TestGrantSecrets_nodeSwaps_saysWhy(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		withSecrets(n)
+		m, stop := agent()
+		m.Homes.MayHaveSecrets = func() error { return errors.New("the node swaps") }
+		m.Follow(sandboxOf("u1"))
+		after(time.Minute)
+		if said := n.mustSay(t, "u1", v1alpha1.Failed, false); said.Message != "the node swaps" || n.vault.tokens != 0 {
+			t.Errorf("%+v, and %d tokens", said, n.vault.tokens)
+		}
+		stop()
 	})
 }

@@ -3,10 +3,10 @@ package sidecars
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/printable"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/plan"
 )
@@ -54,7 +54,7 @@ func (v view) status(f *followed, d plan.Decision, pulling bool) Status {
 	case !v.answers[d.Serving].now && v.answers[d.Serving].readiness.why != "":
 		out.Message = "it does not answer: " + v.answers[d.Serving].readiness.why
 	case f.stale != "":
-		out.Message = Joined(f.why, f.stale)
+		out.Message = printable.Joined(f.why, f.stale)
 	case f.why == "":
 		out.Message = f.unmoved
 	}
@@ -65,34 +65,15 @@ func (v view) status(f *followed, d plan.Decision, pulling bool) Status {
 	if shown != nil {
 		out.Epoch, out.Image, out.Hash = shown.Epoch, shown.Image, versionOf(*shown)
 		out.Ready = shown.ID == d.Serving && v.answers[shown.ID].now
-		facts := istioFacts(v.home, shown.Epoch)
+		facts := v.home.IstioFacts(shown.Epoch)
 		out.Labels = facts.Labels
-		out.Message = Joined(Joined(out.Message, v.standIn(f, *shown)), facts.Aside)
+		out.Message = printable.Joined(printable.Joined(out.Message, v.standIn(f, *shown)), facts.Aside)
 	}
-	out.Message = Clip(out.Message, MaxMessage)
+	out.Message = printable.Clip(out.Message, v1alpha1.MaxMessage)
 	if upgraded := out.Ready && out.Hash == v.choice.Hash; v.choice.Refusal != "" || !upgraded && f.why != "" {
 		out.FailedHash = v.choice.Hash
 	}
 	return out
-}
-
-// MaxMessage bounds a message as the API's schema does.
-const MaxMessage = 4096
-
-// Clip shortens a text to so many bytes.
-func Clip(text string, size int) string {
-	if len(text) <= size {
-		return text
-	}
-	return strings.ToValidUTF8(text[:size], "")
-}
-
-// Joined joins two messages, each of which may be "".
-func Joined(a, b string) string {
-	if a == "" || b == "" {
-		return a + b
-	}
-	return a + "; " + b
 }
 
 // hasFinished reports whether the pod has finished, and its proxy with it.
@@ -101,7 +82,7 @@ func (v view) hasFinished(d plan.Decision) bool { return v.choice.Finished && d.
 func (v view) state(d plan.Decision, failed, pulling bool) v1alpha1.State {
 	starts := slices.ContainsFunc(d.Actions, func(a plan.Action) bool { return a.Verb == plan.Start })
 	switch {
-	case v.hasFinished(d), v.done(), d.Serving == "" && v.home.finished(time.Now()):
+	case v.hasFinished(d), v.done(), d.Serving == "" && v.home.Finished(time.Now()):
 		return v1alpha1.Ended
 	case d.Serving != "" && (len(d.Ask) > 0 || starts):
 		return v1alpha1.Upgrading

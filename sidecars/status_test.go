@@ -7,6 +7,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/plan"
 	"istio-pod-network-controller/sidecars/profile"
 )
@@ -27,7 +28,7 @@ func TestStatus_messages_mostImportantFirst(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := view{
-				there: []sidecar.Container{{ID: "c1", State: sidecar.Running}}, choice: Choice{Name: "edge", Refusal: c.refusal}, home: home{t.TempDir()},
+				there: []sidecar.Container{{ID: "c1", State: sidecar.Running}}, choice: Choice{Name: "edge", Refusal: c.refusal}, home: home.Home{Path: t.TempDir()},
 				answers: map[string]answer{"c1": {ready: true, now: c.silent == "", readiness: pulse{why: c.silent}}},
 			}
 			got := v.status(&followed{why: c.why, stale: c.stale}, plan.Decision{Serving: "c1"}, false)
@@ -95,7 +96,7 @@ func TestState_noneServes_saysWhy(t *testing.T) {
 			if c.choice.Refusal == "" {
 				c.choice.Profile = &profile.Version{}
 			}
-			v := view{choice: c.choice, home: home{t.TempDir()}}
+			v := view{choice: c.choice, home: home.Home{Path: t.TempDir()}}
 			if got := v.state(c.decision, c.failures > 0, c.pulling); got != c.want {
 				t.Errorf("%s, want %s", got, c.want)
 			}

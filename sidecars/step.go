@@ -25,7 +25,7 @@ const (
 
 // step looks at one sandbox and does what is to be done: it reads, learns, decides, acts and reports. again is when to look the next time; 0 is
 // never. Questions to proxies go on after it, until whole ends.
-func (m *Manager) step(whole context.Context, key Key, f *followed, sandbox podnet.Sandbox) (again time.Duration, err error) {
+func (m *Manager) step(whole context.Context, key podnet.Key, f *followed, sandbox podnet.Sandbox) (again time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(whole, stepTimeout)
 	defer cancel()
 	if err := finishLate(ctx, m, key, f); err != nil {
@@ -50,7 +50,7 @@ func (m *Manager) step(whole context.Context, key Key, f *followed, sandbox podn
 	moved := f.profile != choice.Name
 	f.profile = choice.Name
 	m.mu.Unlock()
-	s := stepping{m, f, view{key: key, sandbox: sandbox, choice: choice, home: m.Homes.of(key), there: there, answers: f.answers}}
+	s := stepping{m, f, view{key: key, sandbox: sandbox, choice: choice, home: m.Homes.Of(key), there: there, answers: f.answers}}
 	if choice.Profile != nil {
 		s.before, s.earlier, s.bad = m.good.before(choice.Profile)
 	}
@@ -98,7 +98,7 @@ func (m *Manager) step(whole context.Context, key Key, f *followed, sandbox podn
 
 // list returns the sandbox's containers, oldest first, and the ends of processes that were seen before. Epochs of the pod's other sandboxes are not
 // used again: a container's name in the runtime consists of the pod's UID and the epoch.
-func list(ctx context.Context, m *Manager, key Key, f *followed) (there []sidecar.Container, seen map[string]seenEnd, err error) {
+func list(ctx context.Context, m *Manager, key podnet.Key, f *followed) (there []sidecar.Container, seen map[string]seenEnd, err error) {
 	m.mu.Lock()
 	seen = maps.Clone(f.ends)
 	m.mu.Unlock()
@@ -132,7 +132,7 @@ func nextStep(s hearing, d plan.Decision, did outcome) time.Duration {
 		return startPause(s.memory.since)
 	case len(d.Actions) > 0 && !did.pulling:
 		return startPoll
-	case len(d.Ask) == 0 && (s.choice.Ending || d.Serving == "" && s.home.finished(time.Now())): // the pod is gone soon, or says that it has finished
+	case len(d.Ask) == 0 && (s.choice.Ending || d.Serving == "" && s.home.Finished(time.Now())): // the pod is gone soon, or says that it has finished
 		return cleanInterval
 	}
 	wait := sweepInterval

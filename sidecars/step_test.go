@@ -12,7 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -151,7 +153,7 @@ func TestForget_otherEpoch_keepsItsFiles(t *testing.T) {
 		after(time.Second)
 		n.change(func() { delete(n.containers, "c002") }) // by the kubelet
 		after(3 * time.Second)
-		if _, err := os.Stat(m.Homes.of(Key{"u1", "sandbox-u1"}).files(0)); err != nil {
+		if _, err := os.Stat(m.Homes.Of(podnet.Key{PodUID: "u1", Sandbox: "sandbox-u1"}).Files(0)); err != nil {
 			t.Errorf("files of the proxy that serves: %v", err)
 		}
 	})
@@ -243,14 +245,14 @@ func TestNeedsTurn_proxies_onlyServingOnesDo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c.there.ID = "c1"
 			v := view{
-				choice: Choice{Profile: &profile.Version{Name: "edge", Hash: "new"}}, home: Homes{Root: t.TempDir()}.of(Key{"u1", "s1"}),
+				choice: Choice{Profile: &profile.Version{Name: "edge", Hash: "new"}}, home: home.Homes{Root: t.TempDir()}.Of(podnet.Key{PodUID: "u1", Sandbox: "s1"}),
 				there: []sidecar.Container{c.there}, answers: map[string]answer{"c1": {ready: c.ready}},
 			}
-			if err := v.home.prepare(owner{}); err != nil {
+			if err := v.home.Prepare(home.Owner{}); err != nil {
 				t.Fatal(err)
 			}
 			if c.drained {
-				if err := v.home.note(factDraining, 0); err != nil {
+				if err := v.home.Note(home.Draining, 0); err != nil {
 					t.Fatal(err)
 				}
 			}

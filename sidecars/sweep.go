@@ -10,6 +10,7 @@ import (
 
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/home"
 )
 
 // sweep looks at all proxies of the node, for changes while no agent ran: at containers whose sandbox is not followed, and at homes, which are
@@ -22,9 +23,9 @@ func (m *Manager) sweep(ctx context.Context) {
 		log.FromContext(ctx).Error(err, "proxies not listed")
 		return
 	}
-	present := map[Key]bool{}
+	present := map[podnet.Key]bool{}
 	for _, c := range all {
-		key := Key{PodUID: c.PodUID, Sandbox: c.Sandbox}
+		key := podnet.Key{PodUID: c.PodUID, Sandbox: c.Sandbox}
 		present[key] = true  // also if it has ended: notes say why, to an agent that does not follow its sandbox yet
 		if !m.follows(key) { // followed sandboxes are looked at as often
 			sweepOne(ctx, m, c)
@@ -34,8 +35,8 @@ func (m *Manager) sweep(ctx context.Context) {
 		log.FromContext(ctx).Error(err, "logs of proxies not removed")
 	}
 	// A home whose application has ended lately is kept: an agent that has just started may still follow its sandbox.
-	_, err = m.Homes.remove(false, func(key Key, h home) (bool, error) {
-		return !present[key] && !m.follows(key) && !h.finished(time.Now()), nil
+	_, err = m.Homes.RemoveIf(false, func(key podnet.Key, h home.Home) (bool, error) {
+		return !present[key] && !m.follows(key) && !h.Finished(time.Now()), nil
 	})
 	if err != nil {
 		log.FromContext(ctx).Error(err, "directories of proxies not removed")
@@ -66,12 +67,12 @@ func sweepOne(ctx context.Context, m *Manager, c sidecar.Container) {
 
 // clean has the proxies of a sandbox that is not followed any more finish with its application, and removes what they leave. again is when to try
 // again.
-func clean(ctx context.Context, m *Manager, key Key) (again time.Duration) {
+func clean(ctx context.Context, m *Manager, key podnet.Key) (again time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	all, err := m.Runtime.List(ctx, key.PodUID)
 	there := slices.DeleteFunc(all, func(c sidecar.Container) bool { return c.Sandbox != key.Sandbox })
-	s := ending{stepping{Manager: m, view: view{key: key, choice: Choice{Ending: true}, home: m.Homes.of(key), there: there}}}
+	s := ending{stepping{Manager: m, view: view{key: key, choice: Choice{Ending: true}, home: m.Homes.Of(key), there: there}}}
 	if err := s.finishWithApplication(ctx); err != nil {
 		log.FromContext(ctx).Error(err, "proxy not told to finish with its application")
 	}
@@ -84,7 +85,7 @@ func clean(ctx context.Context, m *Manager, key Key) (again time.Duration) {
 	if left {
 		return cleanInterval
 	}
-	if err := s.home.remove(); err != nil {
+	if err := s.home.Remove(); err != nil {
 		log.FromContext(ctx).Error(err, "directory of a proxy not removed")
 	}
 	return 0

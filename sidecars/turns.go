@@ -39,7 +39,7 @@ func (s turning) learn(ctx context.Context) (before *profile.Version, earlier []
 // take returns the sandbox's turn, and without one when to ask for it if not now.
 func (s turning) take(ctx context.Context) (has turn, at time.Time) {
 	p, want := s.choice.Profile, upgradeTurn
-	if p == nil || s.choice.Ending || s.done() || s.home.finished(time.Now()) {
+	if p == nil || s.choice.Ending || s.done() || s.home.Finished(time.Now()) {
 		s.look(s.Rollout.leave(s.key))
 		return "", at
 	}

@@ -9,6 +9,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/plan"
 	"istio-pod-network-controller/sidecars/profile"
 )
@@ -16,10 +17,10 @@ import (
 // view is a sandbox as one step has found it: what its pod has chosen, the containers, the notes in its home, and what proxies have answered
 // until now. It becomes the two arguments of Decide.
 type view struct {
-	key     Key
+	key     podnet.Key
 	sandbox podnet.Sandbox
 	choice  Choice
-	home    home
+	home    home.Home
 	there   []sidecar.Container // oldest first
 	answers map[string]answer   // by container ID
 
@@ -37,7 +38,7 @@ func (v view) desired(f *followed, upgrade bool) plan.Desired {
 		return plan.Desired{Keep: !v.choice.OptedOut, MaxRunning: 1, HotRestart: v.hotRestarts(), StartLimit: time.Hour, DrainLimit: time.Hour}
 	}
 	out := plan.Desired{
-		Wanted: !v.done() && !v.choice.Finished && !v.home.finished(time.Now()), Keep: true,
+		Wanted: !v.done() && !v.choice.Finished && !v.home.Finished(time.Now()), Keep: true,
 		Hash: p.Hash, MaxRunning: p.MaxRunning(), HotRestart: v.hotRestarts(), Upgrade: upgrade || !v.needsTurn(),
 		StartLimit: time.Duration(p.Spec.Readiness.StartSeconds) * time.Second, DrainLimit: p.DrainLimit(), Epoch: f.epoch, RetryAt: f.retryAt(),
 	}
@@ -57,10 +58,10 @@ func (v view) observed(unheard bool) []plan.Proxy {
 		a := v.answers[c.ID]
 		p := plan.Proxy{
 			ID: c.ID, Epoch: c.Epoch, State: c.State, Hash: c.Hash, Since: a.seen, Asked: a.heard, Ready: a.ready,
-			DrainedAt: v.home.notedAt(factDraining, c.Epoch), Stays: v.isDone(c) || a.untold, Hung: !a.hung.IsZero(),
+			DrainedAt: v.home.NotedAt(home.Draining, c.Epoch), Stays: v.isDone(c) || a.untold, Hung: !a.hung.IsZero(),
 		}
 		if c.HotRestart != nil && c.State == sidecar.Running {
-			p.Ready = v.home.noted(factReady, c.Epoch)
+			p.Ready = v.home.Noted(home.Ready, c.Epoch)
 			p.Orphan = v.isOrphan(c)
 			p.Succeeded = unheard && v.lostSuccessor(c)
 		}
@@ -92,8 +93,8 @@ func nobodyListens(ctx context.Context, asker Asker, v view) bool {
 
 // lostSuccessor reports whether an Envoy that serves had a successor, which no longer runs.
 func (v view) lostSuccessor(c sidecar.Container) bool {
-	return c.HotRestart != nil && c.State == sidecar.Running && v.home.noted(factReady, c.Epoch) && !v.drains(c.Epoch) &&
-		v.home.noted(factSuccessor, c.Epoch) && !v.inLine(c, +1)
+	return c.HotRestart != nil && c.State == sidecar.Running && v.home.Noted(home.Ready, c.Epoch) && !v.drains(c.Epoch) &&
+		v.home.Noted(home.Successor, c.Epoch) && !v.inLine(c, +1)
 }
 
 // isOrphan reports whether an Envoy runs that does not serve, and the proxy that it takes over from has ended.
@@ -111,8 +112,8 @@ func (v view) inLine(c sidecar.Container, step int64) bool {
 
 // replaced reports whether an epoch's proxy has a successor that serves, which ends it.
 func (v view) replaced(epoch uint32) bool {
-	return v.home.noted(factSuccessor, epoch) && slices.ContainsFunc(v.there, func(c sidecar.Container) bool {
-		return c.State == sidecar.Running && c.Epoch > epoch && v.home.noted(factReady, c.Epoch)
+	return v.home.Noted(home.Successor, epoch) && slices.ContainsFunc(v.there, func(c sidecar.Container) bool {
+		return c.State == sidecar.Running && c.Epoch > epoch && v.home.Noted(home.Ready, c.Epoch)
 	})
 }
 
@@ -126,7 +127,7 @@ func (v view) clings(f *followed) bool {
 
 // expected reports whether a proxy's end is no news: it was noted, it was told to end, or it was to be replaced since it hung.
 func (v view) expected(a answer) bool {
-	return !a.hung.IsZero() || a.ended || a.stopped || v.drains(a.epoch) || v.home.noted(factTelling, a.epoch) || v.replaced(a.epoch)
+	return !a.hung.IsZero() || a.ended || a.stopped || v.drains(a.epoch) || v.home.Noted(home.Telling, a.epoch) || v.replaced(a.epoch)
 }
 
 // hotRestarts reports whether there are proxies that take over from each other by Envoy's hot restart.
@@ -151,7 +152,7 @@ func (v view) isDone(c sidecar.Container) bool {
 	return c.State == sidecar.Exited && v.answers[c.ID].well && !another
 }
 
-func (v view) drains(epoch uint32) bool { return v.home.noted(factDraining, epoch) }
+func (v view) drains(epoch uint32) bool { return v.home.Noted(home.Draining, epoch) }
 
 func (v view) container(id string) *sidecar.Container {
 	if i := slices.IndexFunc(v.there, func(c sidecar.Container) bool { return c.ID == id }); i >= 0 {
@@ -172,5 +173,5 @@ func (v view) madeFrom(hash string) *profile.Version {
 
 // overtakes reports whether a proxy is an Envoy that has not said yet that it serves.
 func (v view) overtakes(c sidecar.Container) bool {
-	return c.HotRestart != nil && !v.home.noted(factReady, c.Epoch)
+	return c.HotRestart != nil && !v.home.Noted(home.Ready, c.Epoch)
 }

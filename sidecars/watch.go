@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"istio-pod-network-controller/internal/jitter"
+	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 )
 
@@ -26,7 +27,7 @@ type seenEnd struct {
 }
 
 // watch has a sandbox looked at as soon as one of its proxies ends. ctx is Start's.
-func watch(ctx context.Context, m *Manager, key Key, f *followed) {
+func watch(ctx context.Context, m *Manager, key podnet.Key, f *followed) {
 	for id, a := range f.answers {
 		if a.watched || a.ended {
 			continue

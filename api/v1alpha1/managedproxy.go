@@ -54,6 +54,9 @@ type ManagedProxySpec struct {
 	Node    string `json:"node"`
 }
 
+// MaxMessage bounds a message, in bytes, as the schema does in characters.
+const MaxMessage = 4096
+
 // State is what a proxy does.
 //
 // +kubebuilder:validation:Enum=Pulling;Starting;Running;Upgrading;Failed;Refused;Ended

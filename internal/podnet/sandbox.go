@@ -83,3 +83,9 @@ func (s Sandbox) NewerThan(other Sandbox) bool {
 
 // Pod returns "namespace/name", the form in log lines and messages.
 func (s Sandbox) Pod() string { return s.Namespace + "/" + s.Name }
+
+// Key identifies a sandbox of a pod. A pod whose sandbox is made anew has a new Key.
+type Key struct{ PodUID, Sandbox string }
+
+// Key returns the sandbox's. Without an ID it is no sandbox's.
+func (s Sandbox) Key() Key { return Key{PodUID: s.UID, Sandbox: s.ID} }

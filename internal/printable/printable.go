@@ -50,3 +50,31 @@ func Count(n int, noun string) string {
 	}
 	return strconv.Itoa(n) + " " + noun
 }
+
+// Clip returns at most the first most bytes of a text.
+func Clip(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "")
+}
+
+// Joined joins two messages, each of which may be "".
+func Joined(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "; " + b
+}
+
+// maxWords is how many bytes Words shows.
+const maxWords = 1 << 10
+
+// Words returns a program's words in one line: their end, if there are many.
+func Words(text string) string {
+	text = strings.TrimSpace(Line(strings.ToValidUTF8(text, "?")))
+	if len(text) > maxWords {
+		text = "..." + strings.ToValidUTF8(text[len(text)-maxWords:], "")
+	}
+	return text
+}

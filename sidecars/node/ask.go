@@ -19,6 +19,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -27,7 +28,7 @@ const askTimeout = time.Second
 // asker asks proxies whether they are ready, from inside their pods' network namespaces.
 type asker struct {
 	namespaces kernel.Namespaces
-	homes      sidecars.Homes
+	homes      home.Homes
 }
 
 // Ask returns nil if the proxy of an epoch is ready, or alive, and sidecars.ErrPortTaken if another user listens on its ports. Old and new HAProxy
@@ -54,7 +55,7 @@ func (a asker) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, ep
 	}
 	switch {
 	case r.Socket != "":
-		conn, err := sidecars.DialSocket(ctx, filepath.Join(a.homes.RunDirectory(s), r.Socket))
+		conn, err := home.DialSocket(ctx, filepath.Join(a.homes.RunDirectory(s), r.Socket))
 		if err != nil {
 			return err
 		}
@@ -70,7 +71,7 @@ func (a asker) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, ep
 // askHAProxy returns nil if a HAProxy answers on its admin socket. That it takes a connection says nothing: the kernel takes those of a process
 // that is stopped, or hangs.
 func askHAProxy(ctx context.Context, path string) error {
-	conn, err := sidecars.DialSocket(ctx, path)
+	conn, err := home.DialSocket(ctx, path)
 	if err != nil {
 		return err
 	}
@@ -163,7 +164,7 @@ func connect(ctx context.Context, fd int, port int32) (net.Conn, error) {
 func (a asker) askHTTP(ctx context.Context, s podnet.Sandbox, page *v1alpha1.HTTPGet) error {
 	if page.Socket != "" {
 		return ask(ctx, http.MethodGet, "http://localhost"+page.Path, func(ctx context.Context) (net.Conn, error) {
-			return sidecars.DialSocket(ctx, filepath.Join(a.homes.RunDirectory(s), page.Socket))
+			return home.DialSocket(ctx, filepath.Join(a.homes.RunDirectory(s), page.Socket))
 		})
 	}
 	url := "http://127.0.0.1:" + strconv.Itoa(int(page.Port)) + page.Path
@@ -175,7 +176,7 @@ func (a asker) Serves(ctx context.Context, s podnet.Sandbox, epoch uint32) error
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	return ask(ctx, http.MethodGet, "http://localhost/ready", func(ctx context.Context) (net.Conn, error) {
-		return sidecars.DialSocket(ctx, a.homes.AdminSocket(s, epoch))
+		return home.DialSocket(ctx, a.homes.AdminSocket(s, epoch))
 	})
 }
 

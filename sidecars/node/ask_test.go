@@ -14,6 +14,7 @@ import (
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/test/kerneltest"
 )
@@ -31,7 +32,7 @@ func TestAsk_eachKindOfReadiness_isAsked(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	a := asker{namespaces: e, homes: sidecars.Homes{Root: dir}}
+	a := asker{namespaces: e, homes: home.Homes{Root: dir}}
 	run := a.homes.RunDirectory(s)
 	if err := os.MkdirAll(run, 0o700); err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"istio-pod-network-controller/runtime/container"
-	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/home"
 )
 
 // Clean removes what proxies that have ended left on a node whose agent runs no proxies any more.
@@ -29,12 +29,12 @@ func (c Clean) Run(ctx context.Context, conn grpc.ClientConnInterface, out io.Wr
 		return fmt.Errorf("look for proxies that run: %w", err)
 	}
 	runtime := usedOrRuns{container.New(conn, DefaultLogRoot), used, filepath.Base(c.SharedRoot)}
-	homes, err := sidecars.Homes{Root: c.Root}.RemoveEnded(ctx, runtime.Ready, c.DryRun)
+	homes, err := home.Homes{Root: c.Root}.RemoveEnded(ctx, runtime.Ready, c.DryRun)
 	notes, errNotes := removeEnded(ctx, filepath.Join(c.Root, leadsName), runtime.Ready, c.DryRun)
 	if notes {
 		homes = append(homes, leadsName)
 	}
-	shared, errShared := sidecars.RemoveUnshared(ctx, c.SharedRoot, runtime.HasSharedProxy, c.DryRun)
+	shared, errShared := home.RemoveUnshared(ctx, c.SharedRoot, runtime.HasSharedProxy, c.DryRun)
 	err = errors.Join(err, errNotes, errShared)
 	return errors.Join(err, c.print(out, homes, shared, err == nil))
 }

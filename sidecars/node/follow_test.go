@@ -10,6 +10,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/home"
 )
 
 // refusing is a cluster and a node on which no pod can have its proxy. It counts the looks at pods.
@@ -36,7 +37,7 @@ func (*refusing) Retract(string) {}
 
 // Each pod is checked every few seconds. That alone has no proxy looked at that is followed already; an event has.
 func TestFollow_checkOfAPod_hasNoProxyLookedAt(t *testing.T) {
-	homes := sidecars.Homes{Root: t.TempDir()}
+	homes := home.Homes{Root: t.TempDir()}
 	reports, notes := newSidecarReports(nil, nil, "node-1"), newLeadsIn(t, t.TempDir())
 	synctest.Test(t, func(t *testing.T) {
 		r := &refusing{}

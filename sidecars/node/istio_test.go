@@ -18,6 +18,7 @@ import (
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/istio"
 	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/test/kerneltest"
@@ -34,12 +35,12 @@ func TestIstio_portsOfTheEpoch_areUsed(t *testing.T) {
 	listener := kerneltest.ListenTCP(t, ns, kerneltest.Owner{}, false, "127.0.0.1:15320")
 	go func() { _ = server.Serve(listener) }()
 	s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u1", ID: "s1", NetNS: ns.Path()}
-	homes := sidecars.Homes{Root: t.TempDir()}
+	homes := home.Homes{Root: t.TempDir()}
 	dir := filepath.Join(homes.Root, "u1.s1", "istio-1")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := sidecars.ReplaceFile(filepath.Join(dir, "facts.json"), sidecars.IstioFacts{StatusPort: 15320, AdminPort: 15320}); err != nil {
+	if err := home.ReplaceFile(filepath.Join(dir, "facts.json"), home.IstioFacts{StatusPort: 15320, AdminPort: 15320}); err != nil {
 		t.Fatal(err)
 	}
 	p := &profile.Version{Spec: v1alpha1.ProxyProfileSpec{Istio: &v1alpha1.Istio{}}}

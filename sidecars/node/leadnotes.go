@@ -10,13 +10,13 @@ import (
 	"path/filepath"
 	"strings"
 
-	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/home"
 )
 
 // leadsName is the directory of the notes, beside the homes of sandboxes. Names of homes have a dot, so this is none of them.
 const leadsName = "leads"
 
-// unfinished ends the name of a note that sidecars.ReplaceFile is writing.
+// unfinished ends the name of a note that home.ReplaceFile is writing.
 const unfinished = ".new"
 
 // newLeads reads what an earlier agent has noted. A note that cannot be read counts as none.
@@ -66,7 +66,7 @@ func writeNote(path string, n led) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	return sidecars.ReplaceFile(path, n)
+	return home.ReplaceFile(path, n)
 }
 
 // removeNote removes a note, and the directory with the last one. It ignores errors: a note that stays is read by the next agent, whose prune
@@ -85,7 +85,7 @@ func (l *leads) path(uid, sandbox string) string {
 // and all notes in it are such, so that the directory is removed, too. A dry run returns the same, and removes nothing.
 func removeEnded(ctx context.Context, dir string, ready func(ctx context.Context, sandbox string) (bool, error), dryRun bool) (all bool, err error) {
 	all = true
-	_, err = sidecars.RemoveEach(dir, dryRun, func(e fs.DirEntry) (bool, error) {
+	_, err = home.RemoveEach(dir, dryRun, func(e fs.DirEntry) (bool, error) {
 		_, sandbox, _ := strings.Cut(strings.TrimSuffix(e.Name(), unfinished), ".")
 		runs, err := ready(ctx, sandbox)
 		all = all && !runs

@@ -9,6 +9,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/test/kerneltest"
 )
@@ -53,7 +54,7 @@ func TestAsk_applicationHasThePort_isRefused(t *testing.T) {
 				owner := map[bool]int{false: proxy, true: 0}[c.spec.Network.Transparent]
 				go kerneltest.Answer(kerneltest.ListenTCP(t, ns, kerneltest.Owner{UID: owner, GID: owner}, false, "127.0.0.1:7003"), "x")
 			}
-			a := asker{namespaces: namespaces(t), homes: sidecars.Homes{Root: t.TempDir()}}
+			a := asker{namespaces: namespaces(t), homes: home.Homes{Root: t.TempDir()}}
 			s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u1", ID: "s1", NetNS: ns.Path()}
 			if c.home != 0 {
 				makeRunDirectory(t, a.homes.RunDirectory(s), c.home)

@@ -30,6 +30,7 @@ import (
 	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/runtime/container"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/sidecars/secretvolume"
 )
@@ -88,7 +89,7 @@ func (p *Proxies) Managed(ctx context.Context, s podnet.Sandbox, name string, po
 
 // Add adds the proxies to a manager. Metrics of proxies go to r.
 func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, error) {
-	homes, err := sidecars.NewHomes(c.Root)
+	homes, err := home.NewHomes(c.Root)
 	if err != nil {
 		return nil, fmt.Errorf("--sidecar-root: %w", err)
 	}

@@ -18,6 +18,7 @@ import (
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/test/kerneltest"
 )
@@ -25,7 +26,7 @@ import (
 // realNode is a node whose pods have real network namespaces, and whose proxies are processes in them.
 type realNode struct {
 	*processes
-	homes     sidecars.Homes
+	homes     home.Homes
 	sandboxes []podnet.Sandbox
 	worlds    []*netns.NS
 
@@ -36,7 +37,7 @@ type realNode struct {
 
 func newRealNode(t *testing.T, pods int, name string, spec v1alpha1.ProxyProfileSpec) *realNode {
 	t.Helper()
-	n := &realNode{homes: sidecars.Homes{Root: filepath.Join(t.TempDir(), "homes")}, said: map[string]sidecars.Status{}}
+	n := &realNode{homes: home.Homes{Root: filepath.Join(t.TempDir(), "homes")}, said: map[string]sidecars.Status{}}
 	if err := os.Mkdir(n.homes.Root, 0o700); err != nil {
 		t.Fatal(err)
 	}

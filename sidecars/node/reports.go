@@ -21,6 +21,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/jitter"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/printable"
 	"istio-pod-network-controller/sidecars"
 )
 
@@ -178,7 +179,7 @@ func (r *sidecarReports) work(ctx context.Context, uid string) error {
 	r.mu.Unlock()
 	errLabel := r.label(ctx, uid, report) // first: peers learn that the pod is ready, and send mTLS, at once
 	if errLabel != nil {
-		why = sidecars.Joined(why, errLabel.Error())
+		why = printable.Joined(why, errLabel.Error())
 	}
 	if isNew && r.changed != nil {
 		r.changed(ctx, report.sandbox)
@@ -235,7 +236,7 @@ func (r *sidecarReports) write(ctx context.Context, report sidecarReport, why st
 	}
 	text := v1alpha1.ManagedProxyStatus{
 		State: status.State, Ready: status.Ready, Sandbox: s.ID, Epoch: int32(status.Epoch), Image: status.Image, ProfileHash: status.Hash,
-		FailedHash: status.FailedHash, Paused: status.Paused, Restarts: status.Restarts, Message: sidecars.Clip(sidecars.Joined(why, status.Message), sidecars.MaxMessage),
+		FailedHash: status.FailedHash, Paused: status.Paused, Restarts: status.Restarts, Message: printable.Clip(printable.Joined(why, status.Message), v1alpha1.MaxMessage),
 	}
 	if !status.LastUpgrade.IsZero() {
 		at := metav1.NewTime(status.LastUpgrade)

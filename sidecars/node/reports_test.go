@@ -16,6 +16,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/printable"
 	"istio-pod-network-controller/sidecars"
 )
 
@@ -86,7 +87,7 @@ func TestReports_status_isWritten(t *testing.T) {
 	if diff := cmp.Diff([]string{"ProxyFailed: it has ended"}, events); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
-	if err := api.Get(t.Context(), key, &got); err != nil || len(got.Status.Message) != sidecars.MaxMessage {
+	if err := api.Get(t.Context(), key, &got); err != nil || len(got.Status.Message) != v1alpha1.MaxMessage {
 		t.Errorf("the message has %d bytes, error %v", len(got.Status.Message), err)
 	}
 
@@ -181,7 +182,7 @@ func TestReports_longProfileName_isNoLabel(t *testing.T) {
 // The schema bounds the texts: what is too long would never be written.
 func TestClip_longText_staysValid(t *testing.T) {
 	for text, want := range map[string]string{"abc": "abc", "abcd": "abc", "ab\u00e9": "ab"} {
-		if got := sidecars.Clip(text, 3); got != want {
+		if got := printable.Clip(text, 3); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/runtime/container"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/shared"
 )
 
@@ -30,7 +31,7 @@ func addShared(mgr manager.Manager, r prometheus.Registerer, c Config, to *Proxi
 	if c.SharedRoot == "" {
 		return nil
 	}
-	if err := sidecars.InMemory(c.SharedRoot); err != nil {
+	if err := home.InMemory(c.SharedRoot); err != nil {
 		return fmt.Errorf("--shared-root: %w", err)
 	}
 	m := &shared.Manager{

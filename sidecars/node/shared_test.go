@@ -15,7 +15,7 @@ import (
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"istio-pod-network-controller/runtime/container"
-	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/home"
 )
 
 // reaching returns what reaches the containers of a runtime.
@@ -60,13 +60,13 @@ func TestCheck_runtimeEndsIt_isTimeout(t *testing.T) {
 
 // The configuration of shared proxies must not outlive a restart of the node: the sandboxes of pods do not.
 func TestInMemory_diskDirectory_isRefused(t *testing.T) {
-	if err := sidecars.InMemory("/proc/self/nothing"); err == nil {
+	if err := home.InMemory("/proc/self/nothing"); err == nil {
 		t.Error("a directory that cannot be made is taken")
 	}
-	if err := sidecars.InMemory("/proc"); err == nil || !strings.Contains(err.Error(), "/proc is not in memory") {
+	if err := home.InMemory("/proc"); err == nil || !strings.Contains(err.Error(), "/proc is not in memory") {
 		t.Errorf("error %v", err)
 	}
-	if err := sidecars.InMemory("/dev/shm"); err != nil {
+	if err := home.InMemory("/dev/shm"); err != nil {
 		t.Errorf("error %v", err)
 	}
 }

@@ -263,12 +263,12 @@ func TestApply_filesUnchanged_servesWithoutReload(t *testing.T) {
 	reloads := h.reloadCount()
 	b := h.join("b")[0]
 	h.rounds(1)
-	if serves, known := h.g.serves(keyOf(b)); !serves || !known || h.reloadCount() != reloads {
+	if serves, known := h.g.serves(b.Key()); !serves || !known || h.reloadCount() != reloads {
 		t.Errorf("served %v, known %v, %d reloads", serves, known, h.reloadCount()-reloads)
 	}
 	h.edit(b, func(p *fakePod) { p.chosen = "none" })
 	h.rounds(1)
-	if serves, _ := h.g.serves(keyOf(b)); serves || h.reloadCount() != reloads {
+	if serves, _ := h.g.serves(b.Key()); serves || h.reloadCount() != reloads {
 		t.Errorf("it has left: served %v, %d reloads", serves, h.reloadCount()-reloads)
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -153,7 +153,7 @@ func (d directory) unused() (string, error) {
 }
 
 func (d directory) point(link, to string) error {
-	return sidecars.ReplaceLink(filepath.Join(d.files(), link), to)
+	return home.ReplaceLink(filepath.Join(d.files(), link), to)
 }
 
 // target returns the configuration that a link leads to, or "" if there is none.
@@ -216,7 +216,7 @@ type member struct {
 	Data    profile.SharedPod `json:"data"`
 }
 
-func (m member) key() sidecars.Key { return keyOf(m.Sandbox) }
+func (m member) key() podnet.Key { return m.Sandbox.Key() }
 
 // load returns the state that was saved last. An unreadable state counts as none.
 func (d directory) load() (out state, err error) {
@@ -234,7 +234,7 @@ func (d directory) load() (out state, err error) {
 }
 
 func (d directory) save(s state) error {
-	if err := sidecars.ReplaceFile(filepath.Join(d.path, stateName), s); err != nil {
+	if err := home.ReplaceFile(filepath.Join(d.path, stateName), s); err != nil {
 		return fmt.Errorf("write what the proxy has confirmed: %w", err)
 	}
 	return nil

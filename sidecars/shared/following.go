@@ -6,13 +6,12 @@ import (
 	"time"
 
 	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/sidecars"
 )
 
 // following are the sandboxes whose pods have chosen a profile.
 type following struct {
 	mu  sync.Mutex
-	all map[sidecars.Key]followed
+	all map[podnet.Key]followed
 }
 
 type followed struct {
@@ -27,8 +26,8 @@ type followed struct {
 func (f *following) follow(s podnet.Sandbox, look bool) (news bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	key := keyOf(s)
-	maps.DeleteFunc(f.all, func(other sidecars.Key, _ followed) bool { return other.PodUID == s.UID && other != key })
+	key := s.Key()
+	maps.DeleteFunc(f.all, func(other podnet.Key, _ followed) bool { return other.PodUID == s.UID && other != key })
 	now, known := f.all[key]
 	if known && !look {
 		return false
@@ -47,7 +46,7 @@ func (f *following) leave(podUID string) (left bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	before := len(f.all)
-	maps.DeleteFunc(f.all, func(key sidecars.Key, _ followed) bool { return key.PodUID == podUID })
+	maps.DeleteFunc(f.all, func(key podnet.Key, _ followed) bool { return key.PodUID == podUID })
 	return len(f.all) < before
 }
 
@@ -62,14 +61,14 @@ func (f *following) has(podUID string) bool {
 	return false
 }
 
-func (f *following) now() map[sidecars.Key]followed {
+func (f *following) now() map[podnet.Key]followed {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return maps.Clone(f.all)
 }
 
 // inForce notes that a pod's changes up to told were in force at a time. It returns how long they took, and whether a change was awaited.
-func (f *following) inForce(key sidecars.Key, told int, at time.Time) (took time.Duration, measured bool) {
+func (f *following) inForce(key podnet.Key, told int, at time.Time) (took time.Duration, measured bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now, known := f.all[key]
@@ -86,7 +85,7 @@ func (f *following) inForce(key sidecars.Key, told int, at time.Time) (took time
 }
 
 // notMeasured leaves out a change of a pod that is refused: how long it takes is up to its owner.
-func (f *following) notMeasured(key sidecars.Key) {
+func (f *following) notMeasured(key podnet.Key) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if now, known := f.all[key]; known {

@@ -11,7 +11,6 @@ import (
 
 	"istio-pod-network-controller/internal/jitter"
 	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -37,7 +36,7 @@ type group struct {
 	mu      sync.Mutex // protects what other goroutines see
 	watched string     // the container whose end is waited for
 	known   bool
-	served  map[sidecars.Key]bool // replaced as a whole
+	served  map[podnet.Key]bool // replaced as a whole
 	figures Figures
 
 	// What follows belongs to the goroutine of run.
@@ -71,7 +70,7 @@ type proxy struct {
 func newGroup(m *Manager, profile string) *group {
 	return &group{
 		Manager: m, name: profile, dir: newDirectory(m.Root, profile), dirty: make(chan struct{}, 1),
-		chosen: following{all: map[sidecars.Key]followed{}}, figures: Figures{Reloads: map[Result]uint64{Applied: 0, Refused: 0, Unconfirmed: 0, Failed: 0}}, pauses: pausing{}, names: namespaces{m.Sandboxes, map[sidecars.Key]time.Time{}, map[sidecars.Key]bool{}},
+		chosen: following{all: map[podnet.Key]followed{}}, figures: Figures{Reloads: map[Result]uint64{Applied: 0, Refused: 0, Unconfirmed: 0, Failed: 0}}, pauses: pausing{}, names: namespaces{m.Sandboxes, map[podnet.Key]time.Time{}, map[podnet.Key]bool{}},
 		screen: screen{m.Reporter, map[string]shownPod{}},
 	}
 }
@@ -97,7 +96,7 @@ func (g *group) leave(podUID string) {
 	}
 }
 
-func (g *group) serves(key sidecars.Key) (serves, known bool) {
+func (g *group) serves(key podnet.Key) (serves, known bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.served[key], g.known

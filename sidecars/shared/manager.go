@@ -139,7 +139,7 @@ func (m *Manager) Serves(profile string, s podnet.Sandbox) (serves, known bool) 
 	if g == nil {
 		return false, false
 	}
-	return g.serves(keyOf(s))
+	return g.serves(s.Key())
 }
 
 // group returns the group of a profile, which it makes if there is none. m.mu is held.
@@ -212,5 +212,3 @@ func (m *Manager) find() error {
 	}
 	return nil
 }
-
-func keyOf(s podnet.Sandbox) sidecars.Key { return sidecars.Key{PodUID: s.UID, Sandbox: s.ID} }

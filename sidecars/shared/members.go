@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/printable"
 	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/sidecars/profile"
 )
@@ -20,8 +21,8 @@ const readTimeout = 5 * time.Second
 
 // meet finds out about each pod that is followed or in the last configuration.
 func (r *round) meet(ctx context.Context) {
-	tracked := map[sidecars.Key]podnet.Sandbox{}
-	before := map[sidecars.Key]*member{}
+	tracked := map[podnet.Key]podnet.Sandbox{}
+	before := map[podnet.Key]*member{}
 	if r.last != nil {
 		for i, m := range r.last.Members {
 			tracked[m.key()], before[m.key()] = m.Sandbox, &r.last.Members[i]
@@ -149,7 +150,7 @@ func readMember(ctx context.Context, cluster sidecars.Cluster, names namespaces,
 	if err != nil {
 		return member{}, fmt.Errorf("find the pod's network namespace: %w", err)
 	}
-	delete(names.lost, keyOf(s))
+	delete(names.lost, s.Key())
 	pod, err := cluster.Pod(ctx, s)
 	if err != nil {
 		return member{}, fmt.Errorf("read pod: %w", err)
@@ -183,7 +184,7 @@ func (r *round) refuse(p *podNow, why string) { r.keepOut(p, why, firstPause, la
 
 // keepOut is refuse with bounds of the pause.
 func (r *round) keepOut(p *podNow, why string, first, last time.Duration) {
-	why = sidecars.Words(why)
+	why = printable.Words(why)
 	pauses := r.pauses.of(p.sandbox.UID)
 	pauses.refused.note(time.Now(), first, last, why)
 	p.now, p.waits = nil, why

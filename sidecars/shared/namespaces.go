@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/sidecars"
 )
 
 // namesAgain is the time between two looks at the name of a network namespace that is served.
@@ -16,13 +15,13 @@ const namesAgain = 2 * time.Second
 // namespaces remembers what it has seen of the names of the members' network namespaces.
 type namespaces struct {
 	Sandboxes
-	seen map[sidecars.Key]time.Time // when the name was seen last
-	lost map[sidecars.Key]bool      // the name was lost in the middle of a round
+	seen map[podnet.Key]time.Time // when the name was seen last
+	lost map[podnet.Key]bool      // the name was lost in the middle of a round
 }
 
 // gone reports whether a sandbox's network namespace no longer has the name that the proxy knows.
 func (n namespaces) gone(ctx context.Context, s podnet.Sandbox, known string, now time.Time) bool {
-	key := keyOf(s)
+	key := s.Key()
 	if now.Sub(n.seen[key]) <= namesAgain {
 		return false
 	}
@@ -51,7 +50,7 @@ func (n namespaces) vanished(ctx context.Context, members []member) (lost bool) 
 }
 
 // forget drops sandboxes that are missing in there.
-func (n namespaces) forget(there map[sidecars.Key]bool) {
-	maps.DeleteFunc(n.seen, func(key sidecars.Key, _ time.Time) bool { return !there[key] })
-	maps.DeleteFunc(n.lost, func(key sidecars.Key, _ bool) bool { return !there[key] })
+func (n namespaces) forget(there map[podnet.Key]bool) {
+	maps.DeleteFunc(n.seen, func(key podnet.Key, _ time.Time) bool { return !there[key] })
+	maps.DeleteFunc(n.lost, func(key podnet.Key, _ bool) bool { return !there[key] })
 }

@@ -108,9 +108,9 @@ type podNow struct {
 	told int
 }
 
-func (p *podNow) key() sidecars.Key { return keyOf(p.sandbox) }
+func (p *podNow) key() podnet.Key { return p.sandbox.Key() }
 
-func podOf(pods []*podNow, key sidecars.Key) *podNow {
+func podOf(pods []*podNow, key podnet.Key) *podNow {
 	return find(pods, func(p *podNow) bool { return p.key() == key })
 }
 

@@ -36,7 +36,7 @@ type outcome struct {
 }
 
 // show reports each pod, and takes back what was shown of pods that are not served any more.
-func (o outcome) show(on screen, pods []*podNow, served map[sidecars.Key]bool) {
+func (o outcome) show(on screen, pods []*podNow, served map[podnet.Key]bool) {
 	for _, p := range pods {
 		serves, chosen := served[p.key()], p.choice.Name == o.name
 		if p.gone || !chosen && (p.choice.Name != "" || !serves) || p.choice.Finished && !serves {
@@ -101,7 +101,7 @@ func (o outcome) judged(p *podNow, status sidecars.Status) sidecars.Status {
 	return status
 }
 
-func (o outcome) figures(pods []*podNow, served map[sidecars.Key]bool) Figures {
+func (o outcome) figures(pods []*podNow, served map[podnet.Key]bool) Figures {
 	now := Figures{Running: o.seen.there, Newest: o.rec != nil && !o.foreign && (o.wanted == nil || o.has(o.rec.Hash))}
 	for _, p := range pods {
 		switch {

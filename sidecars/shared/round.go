@@ -13,7 +13,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"istio-pod-network-controller/api/v1alpha1"
-	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/printable"
+	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -75,7 +77,7 @@ func (g *group) round(ctx context.Context) (time.Duration, error) {
 		err = r.configure(ctx)
 	}
 	if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
-		r.stuck = sidecars.Words("the agent cannot change the shared proxy's configuration, and tries again: " + err.Error())
+		r.stuck = printable.Words("the agent cannot change the shared proxy's configuration, and tries again: " + err.Error())
 	}
 	r.publish()
 	return r.next(), err
@@ -105,7 +107,7 @@ func (r *round) wakeAt(at time.Time) {
 // acquire reports whether this agent works on the proxy. Without the lock it only reads the state that the working agent has written.
 func (g *group) acquire(ctx context.Context) (mine bool, err error) {
 	if g.lock == nil {
-		if g.lock, err = sidecars.LockFile(filepath.Join(g.dir.path, "lock"), os.O_RDWR|os.O_CREATE); err != nil {
+		if g.lock, err = home.LockFile(filepath.Join(g.dir.path, "lock"), os.O_RDWR|os.O_CREATE); err != nil {
 			return false, err
 		}
 		g.loaded = false
@@ -122,7 +124,7 @@ func (g *group) acquire(ctx context.Context) (mine bool, err error) {
 
 func (g *group) unlock() {
 	if g.lock != nil {
-		sidecars.Unlock(g.lock)
+		home.Unlock(g.lock)
 	}
 }
 
@@ -224,13 +226,13 @@ func (s state) at(dir string) *record {
 func (r *round) tell(ctx context.Context, fault, detail string) {
 	if r.fault = fault; fault != r.told {
 		r.told = fault
-		log.FromContext(ctx).Info("configuration of the shared proxy refused", "reason", fault, "details", sidecars.Words(detail))
+		log.FromContext(ctx).Info("configuration of the shared proxy refused", "reason", fault, "details", printable.Words(detail))
 	}
 }
 
 func (r *round) publish() {
 	out := outcome{r, r.serving()}
-	served, there := map[sidecars.Key]bool{}, map[sidecars.Key]bool{}
+	served, there := map[podnet.Key]bool{}, map[podnet.Key]bool{}
 	for _, m := range out.rec.members() {
 		served[m.key()] = true
 	}

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/internal/printable"
 )
 
 // successor is the newest pod of the DaemonSet while another one is the proxy:
@@ -137,7 +137,7 @@ func (r succession) tellSuccessor(ctx context.Context, next Instance) {
 func whyNotNext(said answer, err error, inForce *record) string {
 	switch {
 	case err != nil:
-		return sidecars.Words(err.Error())
+		return printable.Words(err.Error())
 	case inForce == nil:
 		return "the configuration of the older one is not known"
 	case said.version != inForce.Version:

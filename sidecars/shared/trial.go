@@ -8,7 +8,8 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/printable"
 )
 
 type trial struct {
@@ -107,8 +108,8 @@ func (t *trial) acceptSome(ctx context.Context, why string) (ok bool, err error)
 const maxAlone = 24
 
 // checkAlone checks each member without any other one.
-func (t *trial) checkAlone(ctx context.Context, members []member) (fine []member, refused map[sidecars.Key]string, err error) {
-	refused = map[sidecars.Key]string{}
+func (t *trial) checkAlone(ctx context.Context, members []member) (fine []member, refused map[podnet.Key]string, err error) {
+	refused = map[podnet.Key]string{}
 	for _, m := range members {
 		why, err := t.test(ctx, []member{m})
 		switch {
@@ -163,7 +164,7 @@ func (t *trial) test(ctx context.Context, members []member) (why string, err err
 		return "", fmt.Errorf("have the shared proxy check its files: %w", err)
 	case !ok:
 		t.spoke = t.spoke || len(members) > 1
-		return sidecars.Words("it refuses the files: " + output), nil
+		return printable.Words("it refuses the files: " + output), nil
 	}
 	t.passed = rec
 	return "", nil
@@ -171,7 +172,7 @@ func (t *trial) test(ctx context.Context, members []member) (why string, err err
 
 // blameProfile notes that the profile, and not a pod, is to blame: for its new version (whole), or for what is in force. detail is for the log.
 func (t *trial) blameProfile(ctx context.Context, why, detail string) {
-	t.tell(ctx, sidecars.Words("the ProxyProfile "+t.name+" is not usable for the shared proxy: "+why), detail)
+	t.tell(ctx, printable.Words("the ProxyProfile "+t.name+" is not usable for the shared proxy: "+why), detail)
 	if t.whole {
 		t.bad.hash = t.profile.Hash
 		t.bad.note(t.now, firstPause, lastPause, t.fault)

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/home"
 )
 
 const (
@@ -67,7 +67,7 @@ func (d directory) ask(ctx context.Context, pod string) (answer, error) {
 
 // dial connects to the proxy's socket. gid is the group of the listening process, at the time when it began to listen.
 func dial(ctx context.Context, path string) (conn net.Conn, gid int64, err error) {
-	conn, err = sidecars.DialSocket(ctx, path)
+	conn, err = home.DialSocket(ctx, path)
 	if err != nil {
 		return nil, 0, err
 	}

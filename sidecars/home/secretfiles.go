@@ -1,4 +1,4 @@
-package sidecars
+package home
 
 import (
 	"bytes"
@@ -68,8 +68,8 @@ func (g grant) write(secrets string) error {
 }
 
 type secretDir struct {
-	path string
-	owner
+	path  string
+	Owner Owner
 }
 
 // holds reports whether the proxy sees exactly these files.
@@ -91,11 +91,11 @@ func (d secretDir) holds(files map[string][]byte) bool {
 func (d secretDir) replace(files map[string][]byte, now time.Time) error {
 	version := versionPrefix + strconv.FormatInt(now.UnixNano(), 10)
 	dir := filepath.Join(d.path, version)
-	if err := makeDir(dir, d.owner); err != nil {
+	if err := makeDir(dir, d.Owner); err != nil {
 		return err
 	}
 	for name, content := range files {
-		if err := writeOwned(filepath.Join(dir, name), content, d.owner); err != nil {
+		if err := writeOwned(filepath.Join(dir, name), content, d.Owner); err != nil {
 			return err
 		}
 	}
@@ -154,11 +154,11 @@ func (d secretDir) prune() error {
 }
 
 // writeOwned writes a file that only the proxy can read.
-func writeOwned(path string, content []byte, o owner) error {
+func writeOwned(path string, content []byte, o Owner) error {
 	if err := os.WriteFile(path, content, 0o400); err != nil {
 		return fmt.Errorf("write file of the proxy: %w", err)
 	}
-	if err := os.Lchown(path, int(o.uid), int(o.gid)); err != nil {
+	if err := os.Lchown(path, int(o.UID), int(o.GID)); err != nil {
 		return fmt.Errorf("give file to the proxy: %w", err)
 	}
 	return nil

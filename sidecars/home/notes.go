@@ -1,4 +1,4 @@
-package sidecars
+package home
 
 import (
 	"encoding/json"
@@ -12,21 +12,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Facts about a proxy that are noted in its home, for an agent that starts later.
+// Fact is noted in a home about a proxy, for an agent that starts later.
+type Fact string
+
+// The facts.
 const (
-	factReady     = "ready"     // it serves, or has
-	factSuccessor = "successor" // a proxy that takes over from it was about to be made
-	factTelling   = "telling"   // it was about to be told to finish its connections: its end is no failure
-	factDraining  = "draining"  // it was told to finish its connections, at the time of the note
-	factRotated   = "rotated"   // its secrets have changed, and a new proxy has to read them
-	factFinished  = "finished"  // the application has ended; of the sandbox, not of an epoch
+	Ready     Fact = "ready"     // it serves, or has
+	Successor Fact = "successor" // a proxy that takes over from it was about to be made
+	Telling   Fact = "telling"   // it was about to be told to finish its connections: its end is no failure
+	Draining  Fact = "draining"  // it was told to finish its connections, at the time of the note
+	Rotated   Fact = "rotated"   // its secrets have changed, and a new proxy has to read them
 )
+
+// finishedNote is noted once the application has ended.
+const finishedNote = "finished"
+
+// FinishedFor is how long no proxy is started in a sandbox whose application has ended. The runtime ends the sandbox within seconds;
+// if it does not, the application may have been started again after all.
+const FinishedFor = 30 * time.Second
 
 // notes is what state.json in a home has: the noted facts, and when each was noted, as time of the node's monotonic clock. That clock starts with
 // the node, as the home does, and nobody sets it. The file is replaced as a whole.
 type notes map[string]time.Duration
 
-func factOf(fact string, epoch uint32) string { return fact + "-" + number(epoch) }
+func keyOf(fact Fact, epoch uint32) string { return string(fact) + "-" + number(epoch) }
 
 // started is when this program started, by its own clock and by the node's.
 var started = struct {
@@ -44,7 +53,7 @@ func monotonic() time.Duration {
 func nodeTime() time.Duration { return started.node + time.Since(started.at) }
 
 // notes returns what is noted. An unreadable file counts as none.
-func (h home) notes() (out notes) {
+func (h Home) notes() (out notes) {
 	text, err := os.ReadFile(h.stateFile())
 	if err != nil || json.Unmarshal(text, &out) != nil {
 		return nil
@@ -52,17 +61,17 @@ func (h home) notes() (out notes) {
 	return out
 }
 
-func (h home) stateFile() string { return filepath.Join(h.path, "state.json") }
+func (h Home) stateFile() string { return filepath.Join(h.Path, "state.json") }
 
 // change replaces what is noted. The home is locked meanwhile: a hook of the runtime may note something while a worker does.
-func (h home) change(f func(notes)) error {
-	dir, err := os.Open(h.path)
+func (h Home) change(f func(notes)) error {
+	dir, err := os.Open(h.Path)
 	if err != nil {
 		return fmt.Errorf("note a fact about a proxy: %w", err)
 	}
 	defer dir.Close() //nolint:errcheck // it was only locked
 	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
-		return fmt.Errorf("note a fact about a proxy: lock %s: %w", h.path, err)
+		return fmt.Errorf("note a fact about a proxy: lock %s: %w", h.Path, err)
 	}
 	before := h.notes()
 	now := maps.Clone(before)
@@ -90,20 +99,20 @@ func ReplaceFile(path string, value any) error {
 	return os.Rename(path+".new", path)
 }
 
-// note notes a fact about an epoch's proxy. A note that is there stays, with its time.
-func (h home) note(fact string, epoch uint32) error {
+// Note notes a fact about an epoch's proxy. A note that is there stays, with its time.
+func (h Home) Note(fact Fact, epoch uint32) error {
 	return h.change(func(s notes) {
-		if _, noted := s[factOf(fact, epoch)]; !noted {
-			s[factOf(fact, epoch)] = nodeTime()
+		if _, noted := s[keyOf(fact, epoch)]; !noted {
+			s[keyOf(fact, epoch)] = nodeTime()
 		}
 	})
 }
 
-// unnote takes notes of an epoch away. A missing home has none.
-func (h home) unnote(epoch uint32, facts ...string) error {
+// Unnote takes notes of an epoch away. A missing home has none.
+func (h Home) Unnote(epoch uint32, facts ...Fact) error {
 	err := h.change(func(s notes) {
 		for _, fact := range facts {
-			delete(s, factOf(fact, epoch))
+			delete(s, keyOf(fact, epoch))
 		}
 	})
 	if errors.Is(err, os.ErrNotExist) {
@@ -112,13 +121,14 @@ func (h home) unnote(epoch uint32, facts ...string) error {
 	return err
 }
 
-func (h home) noted(fact string, epoch uint32) bool {
-	_, noted := h.notes()[factOf(fact, epoch)]
+// Noted reports whether a fact was noted.
+func (h Home) Noted(fact Fact, epoch uint32) bool {
+	_, noted := h.notes()[keyOf(fact, epoch)]
 	return noted
 }
 
-// notedAt returns when a fact was noted; zero if it was not.
-func (h home) notedAt(fact string, epoch uint32) time.Time { return h.notes().at(factOf(fact, epoch)) }
+// NotedAt returns when a fact was noted; zero if it was not.
+func (h Home) NotedAt(fact Fact, epoch uint32) time.Time { return h.notes().at(keyOf(fact, epoch)) }
 
 // at returns the time of a note; zero without one.
 func (s notes) at(key string) time.Time {
@@ -129,12 +139,13 @@ func (s notes) at(key string) time.Time {
 	return time.Now().Add(at - nodeTime())
 }
 
-// noteFinished notes that the application has ended, for this agent and the next one.
-func (h home) noteFinished() error {
-	return h.change(func(s notes) { s[factFinished] = nodeTime() })
+// NoteFinished notes that the application has ended, for this agent and the next one.
+func (h Home) NoteFinished() error {
+	return h.change(func(s notes) { s[finishedNote] = nodeTime() })
 }
 
-func (h home) finished(now time.Time) bool {
-	at := h.notes().at(factFinished)
-	return !at.IsZero() && now.Sub(at) < finishedFor
+// Finished reports whether the application has ended lately.
+func (h Home) Finished(now time.Time) bool {
+	at := h.notes().at(finishedNote)
+	return !at.IsZero() && now.Sub(at) < FinishedFor
 }

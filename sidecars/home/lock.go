@@ -1,4 +1,4 @@
-package sidecars
+package home
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 	"istio-pod-network-controller/internal/jitter"
 )
 
-// lockPause is the longest time between two looks at whether another agent still has the lock.
-const lockPause = 50 * time.Millisecond
+// LockPause is the longest time between two looks at whether another agent still has the lock.
+const LockPause = 50 * time.Millisecond
 
 // LockFile opens a file or directory and locks it without waiting. It returns nil if another process has the lock. Unlock gives it back, and so does
 // the kernel when the process ends: no lock is ever stale.
@@ -40,9 +40,9 @@ func Unlock(f *os.File) {
 	_ = f.Close()
 }
 
-// awaitLock returns the locked root once no other agent of the node has it, or nil when ctx ends. An update of the agent runs the new one before it
+// AwaitLock returns the locked root once no other agent of the node has it, or nil when ctx ends. An update of the agent runs the new one before it
 // ends the old one: two would remove each other's containers and files.
-func awaitLock(ctx context.Context, root string) *os.File {
+func AwaitLock(ctx context.Context, root string) *os.File {
 	for said := false; ctx.Err() == nil; {
 		held, err := LockFile(root, os.O_RDONLY)
 		if held != nil {
@@ -55,7 +55,7 @@ func awaitLock(ctx context.Context, root string) *os.File {
 			log.FromContext(ctx).Info("another agent of this node looks after its proxies until it ends", "directory", root)
 		}
 		said = true
-		jitter.Wait(ctx, lockPause)
+		jitter.Wait(ctx, LockPause)
 	}
 	return nil
 }

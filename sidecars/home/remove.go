@@ -1,4 +1,4 @@
-package sidecars
+package home
 
 import (
 	"context"
@@ -8,14 +8,19 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"istio-pod-network-controller/internal/podnet"
 )
+
+// Good is the directory of the versions of profiles that work, beside the homes of sandboxes. Names of homes have a dot, so this is none of them.
+const Good = "good"
 
 // RemoveEnded removes the homes of sandboxes that have ended, and returns their names. With the last one goes what is remembered of profiles. It is
 // for nodes without an agent: an agent removes homes by itself. A sandbox that is not ready never becomes ready again, so beside an agent it does
 // no harm.
 func (h Homes) RemoveEnded(ctx context.Context, ready func(ctx context.Context, sandbox string) (bool, error), dryRun bool) (removed []string, err error) {
 	used := false
-	removed, err = h.remove(dryRun, func(key Key, _ home) (bool, error) {
+	removed, err = h.RemoveIf(dryRun, func(key podnet.Key, _ Home) (bool, error) {
 		runs, err := ready(ctx, key.Sandbox)
 		used = used || runs
 		return !runs, err
@@ -23,17 +28,18 @@ func (h Homes) RemoveEnded(ctx context.Context, ready func(ctx context.Context, 
 	if err != nil || used {
 		return removed, err
 	}
-	good, err := RemoveEach(h.Root, dryRun, func(e fs.DirEntry) (bool, error) { return e.Name() == goodName, nil })
+	good, err := RemoveEach(h.Root, dryRun, func(e fs.DirEntry) (bool, error) { return e.Name() == Good, nil })
 	return append(removed, good...), err
 }
 
-func (h Homes) remove(dryRun bool, goes func(Key, home) (bool, error)) (removed []string, err error) {
+// RemoveIf removes the homes that go, and returns their names.
+func (h Homes) RemoveIf(dryRun bool, goes func(podnet.Key, Home) (bool, error)) (removed []string, err error) {
 	return RemoveEach(h.Root, dryRun, func(e fs.DirEntry) (bool, error) {
 		uid, sandbox, ok := strings.Cut(e.Name(), ".")
 		if !ok || !e.IsDir() {
 			return false, nil
 		}
-		return goes(Key{PodUID: uid, Sandbox: sandbox}, home{filepath.Join(h.Root, e.Name())})
+		return goes(podnet.Key{PodUID: uid, Sandbox: sandbox}, Home{filepath.Join(h.Root, e.Name())})
 	})
 }
 

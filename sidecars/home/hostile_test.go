@@ -1,4 +1,4 @@
-package sidecars
+package home
 
 import (
 	"bufio"
@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/test/kerneltest"
@@ -186,7 +187,7 @@ func (s *searcher) tree(root string) {
 }
 
 // newNodeInMemory is a directory in memory with the home of one proxy, as the agent makes it.
-func newNodeInMemory(t *testing.T, o owner) (Homes, home, secretDir) {
+func newNodeInMemory(t *testing.T, o Owner) (Homes, Home, secretDir) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		kerneltest.SkipOrFail(t, "mounts need root; this is uid %d", os.Geteuid())
@@ -208,9 +209,9 @@ func newNodeInMemory(t *testing.T, o owner) (Homes, home, secretDir) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := homes.of(Key{PodUID: "u1", Sandbox: "s1"})
-	d := secretDir{filepath.Join(h.secrets(0), "tls"), o}
-	err = errors.Join(h.prepare(o), h.write(0, map[string]string{"haproxy.cfg": "global"}, o), makeDir(h.secrets(0), o), makeDir(d.path, o))
+	h := homes.Of(podnet.Key{PodUID: "u1", Sandbox: "s1"})
+	d := secretDir{filepath.Join(h.SecretsDir(0), "tls"), o}
+	err = errors.Join(h.Prepare(o), h.WriteFiles(0, map[string]string{"haproxy.cfg": "global"}, o), makeDir(h.SecretsDir(0), o), makeDir(d.path, o))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,12 +222,13 @@ const marker = "hunter2-marker"
 
 func TestSecrets_hostileUsers_onlyProxyReads(t *testing.T) {
 	const id = 1337
-	homes, h, d := newNodeInMemory(t, owner{id, id})
+	homes, h, d := newNodeInMemory(t, Owner{id, id})
 	if err := d.replace(map[string][]byte{"tls.key": []byte(marker + "-1")}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	source := v1alpha1.SecretSource{Name: "tls", Secret: &v1alpha1.SecretKeys{}}
-	mounts := h.mounts(0, []v1alpha1.SecretSource{source})
+	version := &profile.Version{Spec: v1alpha1.ProxyProfileSpec{Secrets: []v1alpha1.SecretSource{source}}}
+	mounts := h.Mounts(profile.Instance{Version: version})
 	proxy := startContainer(t, "proxy", id, "", mounts)
 	if got := proxy.ask(t, "read"); got != marker+"-1 <nil>" {
 		t.Fatalf("the proxy reads %q", got)
@@ -276,11 +278,11 @@ func cannotEnter(t *testing.T, root, dir string, id int) {
 // The test above can fail: an application with the proxy's mounts finds the secret.
 func TestSecrets_applicationWithMounts_isFound(t *testing.T) {
 	const id = 1337
-	homes, h, d := newNodeInMemory(t, owner{id, id})
+	homes, h, d := newNodeInMemory(t, Owner{id, id})
 	if err := d.replace(map[string][]byte{"tls.key": []byte(marker)}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	app := startContainer(t, "application "+homes.Root, id, "", []sidecar.Mount{{Host: h.secrets(0), Container: profile.PathSecrets, ReadOnly: true}})
+	app := startContainer(t, "application "+homes.Root, id, "", []sidecar.Mount{{Host: h.SecretsDir(0), Container: profile.PathSecrets, ReadOnly: true}})
 	if got := app.ask(t, marker); !strings.Contains(got, profile.PathSecrets+"/tls/tls.key") || !strings.Contains(got, "/proc/1/root"+profile.PathSecrets) {
 		t.Errorf("it sees %s", got)
 	}

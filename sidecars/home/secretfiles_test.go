@@ -1,4 +1,4 @@
-package sidecars
+package home
 
 import (
 	"fmt"
@@ -10,16 +10,18 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"istio-pod-network-controller/internal/podnet"
 )
 
 // homeFor returns a home of the test's own, in which it owns the proxies' files.
-func homeFor(t *testing.T) (home, owner) {
+func homeFor(t *testing.T) (Home, Owner) {
 	t.Helper()
-	h, o := Homes{Root: t.TempDir()}.of(Key{PodUID: "u", Sandbox: "s"}), owner{int64(os.Getuid()), int64(os.Getgid())}
-	if err := h.prepare(o); err != nil {
+	h, o := Homes{Root: t.TempDir()}.Of(podnet.Key{PodUID: "u", Sandbox: "s"}), Owner{int64(os.Getuid()), int64(os.Getgid())}
+	if err := h.Prepare(o); err != nil {
 		t.Fatal(err)
 	}
-	if err := makeDir(h.secrets(0), o); err != nil {
+	if err := makeDir(h.SecretsDir(0), o); err != nil {
 		t.Fatal(err)
 	}
 	return h, o
@@ -37,7 +39,7 @@ func manyKeys(i int) map[string][]byte {
 func TestReplace_reader_seesOneVersionWhole(t *testing.T) {
 	const replacements, readings = 100, 10
 	h, o := homeFor(t)
-	d := secretDir{filepath.Join(h.secrets(0), "tls"), o}
+	d := secretDir{filepath.Join(h.SecretsDir(0), "tls"), o}
 	if err := makeDir(d.path, o); err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +104,7 @@ func readsOneVersion(t *testing.T, path string) {
 // What an agent left that was killed between any two steps is put right by the next replacement.
 func TestReplace_agentKilled_nextOneFinishes(t *testing.T) {
 	h, o := homeFor(t)
-	d := secretDir{filepath.Join(h.secrets(0), "tls"), o}
+	d := secretDir{filepath.Join(h.SecretsDir(0), "tls"), o}
 	dir := filepath.Join(d.path, versionPrefix+"1")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -130,7 +132,7 @@ func TestReplace_agentKilled_nextOneFinishes(t *testing.T) {
 
 func TestHolds_files_areCompared(t *testing.T) {
 	h, o := homeFor(t)
-	d := secretDir{filepath.Join(h.secrets(0), "tls"), o}
+	d := secretDir{filepath.Join(h.SecretsDir(0), "tls"), o}
 	if err := makeDir(d.path, o); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package sidecars
+package home
 
 import (
 	"context"
@@ -39,7 +39,7 @@ func (h Homes) names(t *testing.T) (out []string) {
 }
 
 func TestRemoveEnded_sandboxEnded_removesHome(t *testing.T) {
-	h := filled(t, "u1.runs", "u2.ended", "u3.gone", goodName)
+	h := filled(t, "u1.runs", "u2.ended", "u3.gone", Good)
 	ready := func(_ context.Context, sandbox string) (bool, error) { return sandbox == "runs", nil }
 	want := []string{"u2.ended", "u3.gone"}
 	if got, err := h.RemoveEnded(t.Context(), ready, true); err != nil || !slices.Equal(got, want) || len(h.names(t)) != 4 {
@@ -48,11 +48,11 @@ func TestRemoveEnded_sandboxEnded_removesHome(t *testing.T) {
 	if got, err := h.RemoveEnded(t.Context(), ready, false); err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, %v", got, err)
 	}
-	if got := h.names(t); !slices.Equal(got, []string{goodName, "u1.runs"}) {
+	if got := h.names(t); !slices.Equal(got, []string{Good, "u1.runs"}) {
 		t.Errorf("%v are left", got)
 	}
 	none := func(context.Context, string) (bool, error) { return false, nil }
-	want = []string{"u1.runs", goodName}
+	want = []string{"u1.runs", Good}
 	if got, err := h.RemoveEnded(t.Context(), none, true); err != nil || !slices.Equal(got, want) || len(h.names(t)) != 2 {
 		t.Errorf("dry: %v, %v, %v", got, err, h.names(t))
 	}

@@ -1,4 +1,14 @@
-package sidecars
+// Package home is a sandbox's directory: files and secrets of its proxies, and notes for the next agent.
+//
+//	home.go         the directories of all sandboxes, and of one
+//	istio.go        what only Istio's proxy has
+//	secrets.go      secrets are read and renewed
+//	secretfiles.go  and written so that a reader sees one version
+//	notes.go        facts about proxies
+//	lock.go         which agent works
+//	remove.go       what goes when
+//	memory.go       no disk
+package home
 
 import (
 	"context"
@@ -13,7 +23,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/profile"
@@ -27,8 +36,8 @@ const pathShm = "/dev/shm"
 type Homes struct {
 	// Root is a directory that the agent and the runtime see at the same path.
 	Root string
-	// inMemory returns why secrets are not to be put there, or nil.
-	inMemory func() error
+	// MayHaveSecrets returns why secrets are not to be put there, or nil. It may be nil itself.
+	MayHaveSecrets func() error
 }
 
 // NewHomes makes the root, and keeps everybody but the node's root out of it. It refuses a directory on a disk.
@@ -39,7 +48,7 @@ func NewHomes(root string) (Homes, error) {
 	if err := os.Chmod(root, 0o700); err != nil { //nolint:gosec // a directory
 		return Homes{}, fmt.Errorf("close %s to others: %w", root, err)
 	}
-	return Homes{Root: root, inMemory: func() error { return notSwapped(root) }}, nil
+	return Homes{Root: root, MayHaveSecrets: func() error { return notSwapped(root) }}, nil
 }
 
 // InMemory makes a directory, and returns why the files of proxies are not to be put there, or nil: they must not outlive a restart of the node, as
@@ -58,16 +67,21 @@ func InMemory(dir string) error {
 	return nil
 }
 
-// home is one sandbox's directory.
-type home struct{ path string }
+// Home is one sandbox's directory.
+type Home struct{ Path string }
 
-func (h Homes) of(k Key) home { return home{filepath.Join(h.Root, k.name())} }
+// Of returns the home of a sandbox.
+func (h Homes) Of(k podnet.Key) Home { return Home{filepath.Join(h.Root, name(k))} }
 
-type owner struct{ uid, gid int64 }
+// name is a sandbox's directory. Both parts are IDs that the API server and the runtime have made.
+func name(k podnet.Key) string { return filepath.Base(k.PodUID) + "." + filepath.Base(k.Sandbox) }
+
+// Owner is a user and a group of the node.
+type Owner struct{ UID, GID int64 }
 
 // RunDirectory is the directory of the sandbox that its proxies can write to.
 func (h Homes) RunDirectory(s podnet.Sandbox) string {
-	return h.of(keyOf(s)).run()
+	return h.Of(s.Key()).Run()
 }
 
 // User returns which user of the node the sandbox's proxies run as: another one than the profile's in a pod with a user namespace.
@@ -89,39 +103,32 @@ func (h Homes) AdminSocket(s podnet.Sandbox, epoch uint32) string {
 	return filepath.Join(h.RunDirectory(s), profile.AdminSocket(epoch))
 }
 
-// Key is a pod's sandbox. A pod whose sandbox is made anew has a new Key.
-type Key struct{ PodUID, Sandbox string }
-
-func keyOf(s podnet.Sandbox) Key { return Key{PodUID: s.UID, Sandbox: s.ID} }
-
-// name is the key's directory. Both parts are IDs that the API server and the runtime have made.
-func (k Key) name() string { return filepath.Base(k.PodUID) + "." + filepath.Base(k.Sandbox) }
-
-// prepare makes the directories that all proxies of the sandbox share. Existing ones stay.
-func (h home) prepare(o owner) error {
-	if err := os.MkdirAll(h.path, 0o711); err != nil { //nolint:gosec // the root directory above lets only root pass
+// Prepare makes the directories that all proxies of the sandbox share. Existing ones stay.
+func (h Home) Prepare(o Owner) error {
+	if err := os.MkdirAll(h.Path, 0o711); err != nil { //nolint:gosec // the root directory above lets only root pass
 		return fmt.Errorf("make directory: %w", err)
 	}
-	return errors.Join(makeDir(h.run(), o), makeDir(h.shm(), o))
+	return errors.Join(makeDir(h.Run(), o), makeDir(h.Shm(), o))
 }
 
-// run is the directory that the proxies can write to, shm the one of their shared memory.
-func (h home) run() string { return filepath.Join(h.path, "run") }
-func (h home) shm() string { return filepath.Join(h.path, "shm") }
+// Run is the directory that the proxies can write to. Shm is the directory of their shared memory.
+func (h Home) Run() string { return filepath.Join(h.Path, "run") }
+func (h Home) Shm() string { return filepath.Join(h.Path, "shm") }
 
 // makeDir makes a directory that only the proxy can enter.
-func makeDir(path string, o owner) error {
+func makeDir(path string, o Owner) error {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("make directory: %w", err)
 	}
-	if err := os.Lchown(path, int(o.uid), int(o.gid)); err != nil {
+	if err := os.Lchown(path, int(o.UID), int(o.GID)); err != nil {
 		return fmt.Errorf("give directory to the proxy: %w", err)
 	}
 	return nil
 }
 
-func (h home) write(epoch uint32, files map[string]string, o owner) error {
-	dir := h.files(epoch)
+// WriteFiles writes the files of an epoch's proxy, in place of the files of an agent that was killed.
+func (h Home) WriteFiles(epoch uint32, files map[string]string, o Owner) error {
+	dir := h.Files(epoch)
 	if err := os.RemoveAll(dir); err != nil { // of an agent that was killed before it started the proxy
 		return fmt.Errorf("remove old files: %w", err)
 	}
@@ -136,21 +143,22 @@ func (h home) write(epoch uint32, files map[string]string, o owner) error {
 	return nil
 }
 
-func (h home) files(epoch uint32) string {
-	return filepath.Join(h.path, "files-"+number(epoch))
+// Files is the directory of an epoch's files.
+func (h Home) Files(epoch uint32) string {
+	return filepath.Join(h.Path, "files-"+number(epoch))
 }
 
-// forget removes what belongs to one epoch. Its socket in the run directory may be in use until the proxy ends.
-func (h home) forget(epoch uint32) error {
+// Forget removes what belongs to one epoch. Its socket in the run directory may be in use until the proxy ends.
+func (h Home) Forget(epoch uint32) error {
 	return errors.Join(
-		h.forgetSecrets(epoch), os.RemoveAll(h.files(epoch)), os.RemoveAll(istioHome(h, epoch)), h.unnote(epoch, factReady, factSuccessor, factTelling, factDraining),
-		os.RemoveAll(filepath.Join(h.run(), profile.HandoverSocket(epoch))), os.RemoveAll(filepath.Join(h.run(), profile.AdminSocket(epoch))),
+		h.ForgetSecrets(epoch), os.RemoveAll(h.Files(epoch)), os.RemoveAll(istioHome(h, epoch)), h.Unnote(epoch, Ready, Successor, Telling, Draining),
+		os.RemoveAll(filepath.Join(h.Run(), profile.HandoverSocket(epoch))), os.RemoveAll(filepath.Join(h.Run(), profile.AdminSocket(epoch))),
 	)
 }
 
-// prune removes the directories of epochs without a container: the kubelet removes containers that have ended, too.
-func (h home) prune(there []sidecar.Container) error {
-	entries, err := os.ReadDir(h.path)
+// Prune removes the directories of epochs without a container: the kubelet removes containers that have ended, too.
+func (h Home) Prune(there []sidecar.Container) error {
+	entries, err := os.ReadDir(h.Path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -161,35 +169,39 @@ func (h home) prune(there []sidecar.Container) error {
 			slices.ContainsFunc(there, func(c sidecar.Container) bool { return uint64(c.Epoch) == epoch }) {
 			continue
 		}
-		err = errors.Join(err, os.RemoveAll(filepath.Join(h.path, e.Name())))
+		err = errors.Join(err, os.RemoveAll(filepath.Join(h.Path, e.Name())))
 	}
 	return err
 }
 
-func (h home) remove() error { return os.RemoveAll(h.path) }
+// Remove removes the directory.
+func (h Home) Remove() error { return os.RemoveAll(h.Path) }
 
-// mounts returns what a proxy of an epoch sees of the home, and the directories of the node that its secrets name.
-func (h home) mounts(epoch uint32, secrets []v1alpha1.SecretSource) []sidecar.Mount {
+// Mounts returns what a proxy sees of the home, and the directories of the node that its secrets name.
+func (h Home) Mounts(i profile.Instance) []sidecar.Mount {
+	epoch, secrets := i.Epoch, i.Version.Spec.Secrets
 	out := []sidecar.Mount{
-		{Host: h.run(), Container: profile.PathRun, Relabel: true},
-		{Host: h.files(epoch), Container: profile.PathFiles, ReadOnly: true, Relabel: true},
-		{Host: h.shm(), Container: pathShm, Relabel: true}, // the application uses the sandbox's /dev/shm
+		{Host: h.Run(), Container: profile.PathRun, Relabel: true},
+		{Host: h.Files(epoch), Container: profile.PathFiles, ReadOnly: true, Relabel: true},
+		{Host: h.Shm(), Container: pathShm, Relabel: true}, // the application uses the sandbox's /dev/shm
 	}
 	if len(secrets) > 0 {
-		out = append(out, sidecar.Mount{Host: h.secrets(epoch), Container: profile.PathSecrets, ReadOnly: true, Relabel: true})
+		out = append(out, sidecar.Mount{Host: h.SecretsDir(epoch), Container: profile.PathSecrets, ReadOnly: true, Relabel: true})
 	}
 	for _, s := range secrets {
 		if s.WorkloadAPI != nil {
 			out = append(out, sidecar.Mount{Host: s.WorkloadAPI.HostDirectory, Container: filepath.Join(profile.PathSecrets, s.Name), ReadOnly: true})
 		}
 	}
-	return out
+	return append(out, h.istioMounts(i)...)
 }
 
-func (h home) secrets(epoch uint32) string { return filepath.Join(h.path, "secrets-"+number(epoch)) }
+// SecretsDir is the directory of an epoch's secrets.
+func (h Home) SecretsDir(epoch uint32) string { return filepath.Join(h.Path, "secrets-"+number(epoch)) }
 
-func (h home) forgetSecrets(epoch uint32) error {
-	return errors.Join(os.RemoveAll(h.secrets(epoch)), os.RemoveAll(grantFile(h.secrets(epoch))), h.unnote(epoch, factRotated))
+// ForgetSecrets removes an epoch's secrets.
+func (h Home) ForgetSecrets(epoch uint32) error {
+	return errors.Join(os.RemoveAll(h.SecretsDir(epoch)), os.RemoveAll(grantFile(h.SecretsDir(epoch))), h.Unnote(epoch, Rotated))
 }
 
 func number(n uint32) string { return strconv.FormatUint(uint64(n), 10) }

@@ -1,4 +1,4 @@
-package sidecars
+package home
 
 import (
 	"cmp"
@@ -12,27 +12,38 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
+// The file with a ServiceAccount's token, and the one with that of Istio's proxy.
 const (
-	// secretsPeriod is the time between two checks of a sandbox's secrets.
-	secretsPeriod = 10 * time.Second
-	// tokenFile is the file with a ServiceAccount's token.
-	tokenFile = "token"
+	tokenFile      = "token"
+	istioTokenFile = "istio-token"
 )
 
-// grantSecrets gives a proxy that is about to be made what its profile says. The directory is the epoch's.
-func grantSecrets(ctx context.Context, from Secrets, secrets string, l launch) error {
-	o := l.owner
+// Secrets has what profiles give to their proxies. Errors contain nothing of it.
+type Secrets interface {
+	// Secret returns the values of a Secret's keys, all of one version. Without keys it returns all.
+	Secret(name string, keys []string) (map[string][]byte, error)
+	// ConfigMap returns the values of a ConfigMap's keys. It is asked often, and makes no request for that.
+	ConfigMap(ctx context.Context, namespace string, want v1alpha1.ConfigMapKeys) (map[string][]byte, error)
+	// Token returns a token of a pod's ServiceAccount that is bound to the pod.
+	Token(ctx context.Context, pod *corev1.Pod, want v1alpha1.ServiceAccountToken) (token []byte, expires time.Time, err error)
+}
+
+// GrantSecrets gives a proxy that is about to be made what its profile says.
+func (h Home) GrantSecrets(ctx context.Context, from Secrets, i profile.Instance, o Owner) error {
+	secrets := h.SecretsDir(i.Epoch)
 	if err := makeDir(secrets, o); err != nil {
 		return err
 	}
-	reader := secretReader{from, l.Pod.Namespace, func() (*corev1.Pod, error) { return l.Pod, nil }}
-	g := grant{UID: o.uid, GID: o.gid}
-	for _, source := range l.Version.Spec.Secrets {
+	reader := secretReader{from, i.Pod.Namespace, func() (*corev1.Pod, error) { return i.Pod, nil }}
+	g := grant{UID: o.UID, GID: o.GID}
+	for _, source := range i.Version.Spec.Secrets {
 		granted := grantedSource{SecretSource: source}
-		if l.Istio != nil {
+		if i.Istio != nil {
 			granted.TokenFile = istioTokenFile
 		}
 		dir := secretDir{filepath.Join(secrets, source.Name), o}
@@ -95,30 +106,26 @@ func renewal(from, expires time.Time) time.Time {
 	return from.Add(expires.Sub(from) * part / whole)
 }
 
-// renewSecrets brings the secrets of the proxies that run up to date, those of older versions of the profile as well. A source that cannot
-// be read leaves what the proxy has; the ManagedProxy says why.
-func renewSecrets(ctx context.Context, from Secrets, cluster Cluster, v view, f *followed) {
-	if now := time.Now(); now.Sub(f.renewed) >= secretsPeriod {
-		f.renewed = now
-		var faults []string
-		if err := v.home.prune(v.there); err != nil {
-			faults = append(faults, err.Error())
-		}
-		reader := secretReader{from, v.sandbox.Namespace, func() (*corev1.Pod, error) { return cluster.Pod(ctx, v.sandbox) }}
-		for _, c := range v.there {
-			if c.State != sidecar.Running {
-				continue
-			}
-			if err := renewEpoch(ctx, reader, v.home, c.Epoch); err != nil {
-				faults = append(faults, strings.ReplaceAll(err.Error(), "\n", "; "))
-			}
-		}
-		f.stale = strings.Join(faults, "; ")
+// RenewSecrets brings the secrets of the proxies that run up to date, those of older versions of the profile as well. A source that cannot be
+// read leaves what the proxy has: stale says why. pod reads the sandbox's pod.
+func (h Home) RenewSecrets(ctx context.Context, from Secrets, namespace string, pod func() (*corev1.Pod, error), there []sidecar.Container) (stale string) {
+	var faults []string
+	if err := h.Prune(there); err != nil {
+		faults = append(faults, err.Error())
 	}
+	for _, c := range there {
+		if c.State != sidecar.Running {
+			continue
+		}
+		if err := h.renewEpoch(ctx, secretReader{from, namespace, pod}, c.Epoch); err != nil {
+			faults = append(faults, strings.ReplaceAll(err.Error(), "\n", "; "))
+		}
+	}
+	return strings.Join(faults, "; ")
 }
 
-func renewEpoch(ctx context.Context, reader secretReader, home home, epoch uint32) error {
-	secrets := home.secrets(epoch)
+func (h Home) renewEpoch(ctx context.Context, reader secretReader, epoch uint32) error {
+	secrets := h.SecretsDir(epoch)
 	g, err := readGrant(secrets)
 	if err != nil {
 		return err
@@ -130,10 +137,10 @@ func renewEpoch(ctx context.Context, reader secretReader, home home, epoch uint3
 		if source.WorkloadAPI != nil {
 			continue
 		}
-		dir, before := secretDir{filepath.Join(secrets, source.Name), owner{g.UID, g.GID}}, source.RenewAt
+		dir, before := secretDir{filepath.Join(secrets, source.Name), Owner{g.UID, g.GID}}, source.RenewAt
 		err := dir.prune()
 		if err == nil && !time.Now().Before(before) {
-			err = renewSource(ctx, reader, home, epoch, source, dir)
+			err = h.renewSource(ctx, reader, epoch, source, dir)
 		}
 		if err != nil {
 			faults = append(faults, fmt.Errorf("secrets: %q is not renewed: %w", source.Name, err))
@@ -146,15 +153,15 @@ func renewEpoch(ctx context.Context, reader secretReader, home home, epoch uint3
 	return errors.Join(faults...)
 }
 
-// renewSource replaces the files of a source if they have changed. factRotated is noted first: if the agent is killed in between, there may
+// renewSource replaces the files of a source if they have changed. Rotated is noted first: if the agent is killed in between, there may
 // be one new proxy too many, which does no harm, but none is missed.
-func renewSource(ctx context.Context, reader secretReader, home home, epoch uint32, source *grantedSource, dir secretDir) error {
+func (h Home) renewSource(ctx context.Context, reader secretReader, epoch uint32, source *grantedSource, dir secretDir) error {
 	files, renewAt, err := reader.read(ctx, *source)
 	if err != nil || dir.holds(files) {
 		return err
 	}
 	if source.UpgradeOnRotation {
-		if err := home.note(factRotated, epoch); err != nil {
+		if err := h.Note(Rotated, epoch); err != nil {
 			return err
 		}
 	}

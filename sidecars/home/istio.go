@@ -1,7 +1,6 @@
-package sidecars
+package home
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -9,9 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
+	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/printable"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/istio"
 	"istio-pod-network-controller/sidecars/profile"
@@ -19,14 +18,13 @@ import (
 
 const (
 	// istioPod is where pilot-agent finds what the downward API would show of the pod.
-	istioPod       = "/etc/istio/pod"
-	istioTokenFile = "istio-token"
+	istioPod = "/etc/istio/pod"
 	// istioFile is the file of IstioFacts.
 	istioFile = "facts.json"
 )
 
-// istioWritable are the directories that pilot-agent and Envoy write to. Each epoch has its own, since sockets in them have fixed names.
-func istioWritable() []string {
+// IstioWritable are the directories that pilot-agent and Envoy write to. Each epoch has its own, since sockets in them have fixed names.
+func IstioWritable() []string {
 	return []string{
 		"/etc/istio/proxy", "/var/lib/istio/data",
 		profile.PathIstioSecrets + "/workload-spiffe-uds", profile.PathIstioSecrets + "/workload-spiffe-credentials", profile.PathIstioSecrets + "/credential-uds",
@@ -45,10 +43,11 @@ type IstioFacts struct {
 
 // IstioFacts returns what was computed for an epoch's proxy. Of a proxy that is not Istio's nothing was.
 func (h Homes) IstioFacts(s podnet.Sandbox, epoch uint32) IstioFacts {
-	return istioFacts(h.of(keyOf(s)), epoch)
+	return h.Of(s.Key()).IstioFacts(epoch)
 }
 
-func istioFacts(h home, epoch uint32) (out IstioFacts) {
+// IstioFacts returns the facts of an epoch: nothing if its proxy is not Istio's.
+func (h Home) IstioFacts(epoch uint32) (out IstioFacts) {
 	text, err := os.ReadFile(filepath.Join(istioHome(h, epoch), istioFile))
 	if err != nil || json.Unmarshal(text, &out) != nil {
 		return IstioFacts{}
@@ -57,47 +56,37 @@ func istioFacts(h home, epoch uint32) (out IstioFacts) {
 }
 
 // istioHome is the directory of what only Istio's proxy of an epoch has.
-func istioHome(h home, epoch uint32) string { return filepath.Join(h.path, "istio-"+number(epoch)) }
+func istioHome(h Home, epoch uint32) string { return filepath.Join(h.Path, "istio-"+number(epoch)) }
 
-// prepareIstio makes the directories that a computed proxy writes to, anew, and keeps the facts.
-func prepareIstio(h home, l launch) error {
-	dir, o := istioHome(h, l.Epoch), l.owner
-	if err := os.RemoveAll(dir); err != nil || l.Istio == nil {
+// PrepareIstio makes the directories that a computed proxy writes to, anew, and keeps the facts. Other proxies need nothing.
+func (h Home) PrepareIstio(i profile.Instance, o Owner) error {
+	dir := istioHome(h, i.Epoch)
+	if err := os.RemoveAll(dir); err != nil || i.Istio == nil {
 		return err
 	}
 	err := makeDir(dir, o)
-	for _, writable := range istioWritable() {
+	for _, writable := range IstioWritable() {
 		err = errors.Join(err, makeDir(filepath.Join(dir, path.Base(writable)), o))
 	}
 	if err != nil {
 		return err
 	}
-	mode, chosen := l.Pod.Labels[istio.TLSModeLabel]
+	mode, chosen := i.Pod.Labels[istio.TLSModeLabel]
 	return ReplaceFile(filepath.Join(dir, istioFile), IstioFacts{
-		StatusPort: l.Istio.StatusPort, AdminPort: l.Istio.AdminPort, Labels: !chosen || mode == istio.TLSModeIstio, Aside: Clip(strings.Join(l.Istio.NotHonoured, "; "), MaxMessage),
+		StatusPort: i.Istio.StatusPort, AdminPort: i.Istio.AdminPort, Labels: !chosen || mode == istio.TLSModeIstio, Aside: printable.Clip(strings.Join(i.Istio.NotHonoured, "; "), v1alpha1.MaxMessage),
 	})
 }
 
-// withIstio returns an instance with what Istio's injector would have added to the pod.
-func withIstio(ctx context.Context, i profile.Instance, from ControlPlanes) (profile.Instance, error) {
-	get := func(namespace, name string) (*corev1.ConfigMap, error) { return from.ConfigMapOf(ctx, namespace, name) }
-	mesh, err := istio.ReadMesh(*i.Version.Spec.Istio, get)
-	if err != nil {
-		return i, err
-	}
-	return i.WithIstio(mesh)
-}
-
 // istioMounts are what a computed proxy sees of the home beside what all proxies see.
-func istioMounts(h home, i profile.Instance) []sidecar.Mount {
+func (h Home) istioMounts(i profile.Instance) []sidecar.Mount {
 	if i.Istio == nil {
 		return nil
 	}
-	out := []sidecar.Mount{{Host: h.files(i.Epoch), Container: istioPod, ReadOnly: true, Relabel: true}}
+	out := []sidecar.Mount{{Host: h.Files(i.Epoch), Container: istioPod, ReadOnly: true, Relabel: true}}
 	for _, s := range i.Version.Spec.Secrets {
-		out = append(out, sidecar.Mount{Host: filepath.Join(h.secrets(i.Epoch), s.Name), Container: path.Join(profile.PathIstioSecrets, s.Name), ReadOnly: true, Relabel: true})
+		out = append(out, sidecar.Mount{Host: filepath.Join(h.SecretsDir(i.Epoch), s.Name), Container: path.Join(profile.PathIstioSecrets, s.Name), ReadOnly: true, Relabel: true})
 	}
-	for _, dir := range istioWritable() {
+	for _, dir := range IstioWritable() {
 		out = append(out, sidecar.Mount{Host: filepath.Join(istioHome(h, i.Epoch), path.Base(dir)), Container: dir, Relabel: true})
 	}
 	return out

@@ -1,27 +1,9 @@
-package sidecars
+package home
 
 import (
-	"errors"
 	"strings"
 	"testing"
-	"time"
-
-	"istio-pod-network-controller/api/v1alpha1"
 )
-
-func TestNotSwapped_swapAndMounts_decide(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		withSecrets(n)
-		m, stop := agent()
-		m.Homes.inMemory = func() error { return errors.New("the node swaps") }
-		m.Follow(sandboxOf("u1"))
-		after(time.Minute)
-		if said := n.mustSay(t, "u1", v1alpha1.Failed, false); said.Message != "the node swaps" || n.vault.tokens != 0 {
-			t.Errorf("%+v, and %d tokens", said, n.vault.tokens)
-		}
-		stop()
-	})
-}
 
 func TestSwapsToDisk_areas_onlyZramIsMemory(t *testing.T) {
 	const header = "Filename\tType\tSize\tUsed\tPriority\n"

@@ -1,24 +1,26 @@
-package sidecars
+package home
 
 import (
 	"os"
 	"path/filepath"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
 // A proxy that is told again to drain has no more time for it.
 func TestNote_notedAgain_keepsTime(t *testing.T) {
-	bubble(t, func(t *testing.T, _ *fakeNode, _ func() (*Manager, func())) {
-		h := home{path: t.TempDir()}
+	root := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		h := Home{Path: root}
 		for range 3 {
-			if err := h.note(factDraining, 3); err != nil {
+			if err := h.Note(Draining, 3); err != nil {
 				t.Fatal(err)
 			}
-			after(time.Minute)
+			<-time.After(time.Minute)
 		}
-		if got := time.Since(h.notedAt(factDraining, 3)); got != 3*time.Minute {
+		if got := time.Since(h.NotedAt(Draining, 3)); got != 3*time.Minute {
 			t.Errorf("noted %s ago, want 3m", got)
 		}
 	})
@@ -27,16 +29,16 @@ func TestNote_notedAgain_keepsTime(t *testing.T) {
 // Times are of the clock that starts with the node: nobody can set it, and each agent of the node has the same.
 func TestNote_time_isNodesMonotonicClock(t *testing.T) {
 	t.Parallel()
-	h := home{path: t.TempDir()}
+	h := Home{Path: t.TempDir()}
 	before := monotonic()
-	if err := h.note(factDraining, 3); err != nil {
+	if err := h.Note(Draining, 3); err != nil {
 		t.Fatal(err)
 	}
 	const slack = time.Millisecond
 	if at := h.notes()["draining-3"]; at < before-slack || at > monotonic()+slack {
 		t.Errorf("noted at %s, the clock was at %s", at, before)
 	}
-	if left, err := os.ReadDir(h.path); err != nil || len(left) != 1 || left[0].Name() != "state.json" {
+	if left, err := os.ReadDir(h.Path); err != nil || len(left) != 1 || left[0].Name() != "state.json" {
 		t.Errorf("the home has %v, error %v", left, err)
 	}
 }
@@ -44,29 +46,29 @@ func TestNote_time_isNodesMonotonicClock(t *testing.T) {
 // An application's end is noted while a worker notes something else: neither is lost. A file that cannot be read counts as none.
 func TestNote_atOnce_losesNothing(t *testing.T) {
 	t.Parallel()
-	h := home{path: t.TempDir()}
-	if err := os.WriteFile(filepath.Join(h.path, "state.json"), []byte(`{"ready-`), 0o600); err != nil || h.noted(factReady, 0) {
+	h := Home{Path: t.TempDir()}
+	if err := os.WriteFile(filepath.Join(h.Path, "state.json"), []byte(`{"ready-`), 0o600); err != nil || h.Noted(Ready, 0) {
 		t.Fatal("an unreadable note counts", err)
 	}
 	const epochs = 20
 	var writing sync.WaitGroup
 	writing.Go(func() {
-		if err := h.noteFinished(); err != nil {
+		if err := h.NoteFinished(); err != nil {
 			t.Error(err)
 		}
 	})
 	for epoch := range uint32(epochs) {
 		writing.Go(func() {
-			if err := h.note(factReady, epoch); err != nil {
+			if err := h.Note(Ready, epoch); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	writing.Wait()
-	if err := h.forget(0); err != nil {
+	if err := h.Forget(0); err != nil {
 		t.Fatal(err)
 	}
-	if got := h.notes(); len(got) != epochs || h.noted(factReady, 0) || !h.finished(time.Now()) {
+	if got := h.notes(); len(got) != epochs || h.Noted(Ready, 0) || !h.Finished(time.Now()) {
 		t.Errorf("noted are %v", got)
 	}
 }
