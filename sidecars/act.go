@@ -13,6 +13,7 @@ import (
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/plan"
+	"istio-pod-network-controller/sidecars/rollout"
 )
 
 const stopWait = time.Second
@@ -109,15 +110,15 @@ func (s stepping) drain(ctx context.Context, a plan.Action) error {
 // fault notes that a proxy of a version could not be started, or has ended without being told to.
 func (s stepping) fault(ctx context.Context, why, hash string) {
 	p, f := s.choice.Profile, s.memory
-	next, was := s.Rollout.failed(p, s.key, hash)
+	next, was := s.Rollout.Failed(p, s.key, hash)
 	s.look(next)
-	if was == "" || was == upgradeTurn && hash != p.Hash {
+	if was == "" || was == rollout.ForUpgrade && hash != p.Hash {
 		p = nil
 	} else {
 		s.count(func(of *Figures) { of.Failed++ })
 	}
-	if was == upgradeTurn && p != nil {
-		s.noteGood(ctx, s.good.fails(p))
+	if was == rollout.ForUpgrade && p != nil {
+		s.noteGood(ctx, s.good.Fails(p))
 	}
 	f.fail(time.Now(), why, p)
 }
@@ -130,7 +131,7 @@ func (s stepping) report(d plan.Decision, did outcome) {
 		if f.noHandover == serving.Hash { // it can hand over to its own successor
 			f.noHandover = ""
 		}
-		next, freed := s.Rollout.done(p, s.key, serving.Hash)
+		next, freed := s.Rollout.Done(p, s.key, serving.Hash)
 		if freed {
 			f.upgraded, f.badTurn = time.Now(), 0
 			s.count(func(of *Figures) { of.Upgraded++ })
@@ -142,7 +143,7 @@ func (s stepping) report(d plan.Decision, did outcome) {
 		}
 	}
 	status := s.status(f, d, did.pulling)
-	status.Paused = status.FailedHash != "" && s.Rollout.paused(s.choice.Name)
+	status.Paused = status.FailedHash != "" && s.Rollout.Paused(s.choice.Name)
 	s.Reporter.Report(s.sandbox, status)
 	s.countHealth(status)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"istio-pod-network-controller/sidecars/home"
+	"istio-pod-network-controller/sidecars/rollout"
 )
 
 // bubble runs f with a node and the means to start agents on it, in a time of its own.
@@ -29,7 +30,7 @@ func startAgent(t *testing.T, n *fakeNode, root string) (m *Manager, stop func()
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	dead := false
-	m = &Manager{Runtime: n, Secrets: n, Images: n, Cluster: n, ControlPlanes: n, Asker: n, Reporter: n, Homes: home.Homes{Root: root}, Rollout: &Rollouts{}}
+	m = &Manager{Runtime: n, Secrets: n, Images: n, Cluster: n, ControlPlanes: n, Asker: n, Reporter: n, Homes: home.Homes{Root: root}, Rollout: &rollout.Queue{}}
 	n.change(func() { n.killed, n.calls = func() { dead = true; cancel(); home.Unlock(m.lock) }, 0 }) // the kernel frees a dead agent's lock
 	if n.arrange != nil {
 		n.arrange(m)

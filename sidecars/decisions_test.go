@@ -9,6 +9,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars/profile"
+	"istio-pod-network-controller/sidecars/rollout"
 )
 
 // choosy is a cluster whose pods differ.
@@ -25,6 +26,16 @@ func (c choosy) Choice(ctx context.Context, s podnet.Sandbox) (Choice, error) {
 		change(&out)
 	}
 	return out, err
+}
+
+// began reports whether an upgrade of a pod's proxy has begun.
+func (n *fakeNode) began(uid string) (is bool) {
+	n.change(func() {
+		for _, c := range n.containers {
+			is = is || c.PodUID == uid && c.Epoch > 0
+		}
+	})
+	return is
 }
 
 // A pod that can no longer be upgraded gives up its turn, so that another one is upgraded.
@@ -47,7 +58,7 @@ func TestRollouts_turnNoLongerNeeded_isFreed(t *testing.T) {
 				n.upgrade(m)
 				after(5 * time.Second) // one of them has the turn
 				first, other := "u1", "u2"
-				if m.Rollout.by["edge"].turns[podnet.Key{PodUID: "u1", Sandbox: "sandbox-u1"}] == "" {
+				if !n.began("u1") {
 					first, other = other, first
 				}
 				n.change(func() { cluster.of[first] = change; n.behave = func(*fakeProxy) {} })
@@ -85,7 +96,7 @@ func TestAsk_proxyThatIsWell_onceAPeriod(t *testing.T) {
 		m.Asker = c
 		m.Follow(sandboxOf("u1"))
 		after(100 * time.Millisecond)
-		n.mustSum(t, NodeCount{Pods: 1})
+		n.mustSum(t, rollout.NodeCount{Pods: 1})
 		asks := func(epoch uint32, for10s func()) int {
 			n.change(func() { c.asks[epoch] = 0 })
 			for range 10 {

@@ -2,7 +2,6 @@ package sidecars
 
 import (
 	"errors"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/sidecars/rollout"
 )
 
 // What ends with its pod or its sandbox has not failed.
@@ -155,14 +155,22 @@ func TestRollouts_failedPodGone_endsPause(t *testing.T) {
 		n.upgrade(m)
 		after(25 * time.Second)
 		n.change(func() { n.behave = func(*fakeProxy) {} })
-		m.Rollout.mu.Lock()
-		failed := slices.Collect(maps.Keys(m.Rollout.by["edge"].failed))
-		m.Rollout.mu.Unlock()
-		for _, key := range failed {
-			m.Unfollow(key.PodUID)
+		failed := []string{}
+		n.change(func() {
+			for uid, said := range n.said {
+				if said.FailedHash != "" {
+					failed = append(failed, uid)
+				}
+			}
+		})
+		if len(failed) != 4 {
+			t.Errorf("%q have failed", failed)
+		}
+		for _, uid := range failed {
+			m.Unfollow(uid)
 		}
 		after(time.Minute)
-		n.mustSum(t, NodeCount{Pods: 2, Upgraded: 2})
+		n.mustSum(t, rollout.NodeCount{Pods: 2, Upgraded: 2})
 		stop()
 	})
 }

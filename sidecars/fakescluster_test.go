@@ -9,6 +9,7 @@ import (
 
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars/profile"
+	"istio-pod-network-controller/sidecars/rollout"
 )
 
 // What the fake node is as the cluster: its pods, the profile, and what was reported.
@@ -59,7 +60,7 @@ func (n *fakeNode) Report(s podnet.Sandbox, status Status) {
 }
 
 // sum counts what is reported, as the profile's status does. n.mu is held.
-func (n *fakeNode) sum() (out NodeCount) {
+func (n *fakeNode) sum() (out rollout.NodeCount) {
 	hash := profile.HashOf(n.profile.Spec)
 	for _, s := range n.said {
 		out.Pods++

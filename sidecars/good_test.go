@@ -2,10 +2,7 @@ package sidecars
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +11,6 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
-	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -248,92 +244,4 @@ func TestAsk_presentVersionAsksElsewhere_proxyIsAskedItsOwnWay(t *testing.T) {
 			t.Errorf("asked at %v, by epoch", asked.ports)
 		}
 	})
-}
-
-// mustRemember wants the first version remembered, and usable in the place of the present one or not.
-func mustRemember(t *testing.T, g *goodVersions, present *profile.Version, usable bool) {
-	t.Helper()
-	good, _, fails := g.before(present)
-	if fails || (good != nil) != usable || good != nil && (good.Spec.Image != image(1) || good.Spec.DrainSeconds != present.Spec.DrainSeconds) {
-		t.Errorf("%+v, %t", good, fails)
-	}
-}
-
-// What was remembered is only used for pods whose rules lead to such a proxy.
-func TestBefore_versions_areRememberedIfUsable(t *testing.T) {
-	compiled := func(change func(*v1alpha1.ProxyProfileSpec)) *profile.Version {
-		object := newNode().profile
-		object.Spec.Image = image(2)
-		change(&object.Spec)
-		p, err := profile.Compile(&object)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p
-	}
-	for name, c := range map[string]struct {
-		present *profile.Version
-		usable  bool
-	}{
-		"another image":      {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.DrainSeconds = 7 }), true},
-		"the same version":   {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Image = image(1) }), false},
-		"another user":       {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.RunAsUser++ }), false},
-		"another port":       {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Network.OutboundPort++ }), false},
-		"it is transparent":  {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Network.Transparent = true }), false},
-		"another profile":    {&profile.Version{Name: "other", Hash: "h"}, false},
-		"another group, too": {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.RunAsGroup++ }), os.Getuid() != 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			g := &goodVersions{dir: dir}
-			if err := g.works(compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Image = image(1) })); err != nil {
-				t.Fatal(err)
-			}
-			mustRemember(t, g, c.present, c.usable)
-			mustRemember(t, &goodVersions{dir: dir}, c.present, c.usable) // the next agent's
-			if err := g.fails(c.present); err != nil {
-				t.Fatal(err)
-			}
-			if good, _, fails := (&goodVersions{dir: dir}).before(c.present); good != nil && !fails {
-				t.Error("the next agent does not know that the present version has failed")
-			}
-		})
-	}
-}
-
-func TestGoodVersions_files_areTidied(t *testing.T) {
-	h := home.Homes{Root: t.TempDir()}
-	g, p := &goodVersions{dir: filepath.Join(h.Root, home.Good)}, newNode().present(t)
-	for range 2 {
-		if err := g.works(p); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got := g.profiles(); !slices.Equal(got, []string{"edge"}) {
-		t.Errorf("%q", got)
-	}
-	if err := os.WriteFile(g.path("broken"), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if good, _, _ := g.before(&profile.Version{Name: "broken", Hash: "h"}); good != nil {
-		t.Errorf("from a broken file: %+v", good)
-	}
-	if err := errors.Join(g.forget("broken"), g.forget("edge"), g.forget("none")); err != nil || len(g.profiles()) > 0 {
-		t.Errorf("%q are left, %v", g.profiles(), err)
-	}
-}
-
-// What cannot be written is not left as it was.
-func TestWorks_noRoom_removesOutdatedFile(t *testing.T) {
-	g := &goodVersions{dir: t.TempDir()}
-	first, second := &profile.Version{Name: "edge", Hash: "1"}, &profile.Version{Name: "edge", Hash: "2"}
-	if err := errors.Join(g.works(first), os.Mkdir(g.path("edge")+".new", 0o700)); err != nil {
-		t.Fatal(err)
-	}
-	if err := g.works(second); err == nil {
-		t.Error("it says nothing")
-	}
-	if got := g.profiles(); len(got) > 0 {
-		t.Errorf("%q", got)
-	}
 }

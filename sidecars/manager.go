@@ -16,6 +16,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/home"
+	"istio-pod-network-controller/sidecars/rollout"
 )
 
 const (
@@ -51,7 +52,7 @@ type Manager struct {
 	Asker         Asker
 	Reporter      Reporter
 	Homes         home.Homes
-	Rollout       *Rollouts
+	Rollout       *rollout.Queue
 	// Started gets the duration of each start: from when a sandbox without a proxy is followed until its first proxy is ready. It may be nil.
 	Started func(profile string, took time.Duration)
 
@@ -60,7 +61,7 @@ type Manager struct {
 	queue     workqueue.TypedRateLimitingInterface[podnet.Key]
 	mu        sync.Mutex
 	known     map[podnet.Key]*followed
-	good      *goodVersions
+	good      *rollout.Good
 	// lock is nil while this agent does not work. finishing are the calls that tell proxies to finish.
 	lock      *os.File
 	finishing sync.WaitGroup
@@ -115,7 +116,7 @@ func (m *Manager) Unfollow(podUID string) {
 // unfollow no longer follows a sandbox. Its leftovers are removed once its containers have ended. m.mu is held.
 func (m *Manager) unfollow(key podnet.Key) {
 	delete(m.known, key)
-	for _, next := range m.Rollout.leave(key) {
+	for _, next := range m.Rollout.Leave(key) {
 		m.queue.Add(next)
 	}
 	m.queue.Add(key)
@@ -165,13 +166,13 @@ func (m *Manager) Notify(profile string) {
 // Remembered returns the profiles of which this node knows a version that works, deleted ones among them.
 func (m *Manager) Remembered() []string {
 	m.init()
-	return m.good.profiles()
+	return m.good.Profiles()
 }
 
 // ForgetProfile forgets which version of a profile works: the profile is gone.
 func (m *Manager) ForgetProfile(name string) error {
 	m.init()
-	return m.good.forget(name)
+	return m.good.Forget(name)
 }
 
 // ContainerEnded has the proxies of a sandbox finish if its last application container has ended, and none will be started again. A container that
@@ -209,7 +210,7 @@ func (m *Manager) mayFinish(key podnet.Key) bool {
 func (m *Manager) init() {
 	m.once.Do(func() {
 		m.questions = questions{make(chan struct{}, quickQuestions), make(chan struct{}, slowQuestions)}
-		m.good = &goodVersions{dir: filepath.Join(m.Homes.Root, home.Good)}
+		m.good = &rollout.Good{Dir: filepath.Join(m.Homes.Root, home.Good)}
 		m.known, m.counted = map[podnet.Key]*followed{}, map[string]Figures{}
 		bounds := workqueue.NewTypedItemExponentialFailureRateLimiter[podnet.Key](firstPause, lastErrorPause)
 		m.queue = workqueue.NewTypedRateLimitingQueue(jitter.Limiter[podnet.Key]{Bounds: bounds})
@@ -304,7 +305,7 @@ func (m *Manager) Figures() map[string]Figures {
 		of, known := out[f.profile]
 		if !known {
 			of = m.counted[f.profile]
-			of.Paused, of.Pods = m.Rollout.paused(f.profile), map[Health]int{HealthReady: 0, HealthStarting: 0, HealthSilent: 0, HealthFailed: 0, HealthRefused: 0, HealthEnded: 0}
+			of.Paused, of.Pods = m.Rollout.Paused(f.profile), map[Health]int{HealthReady: 0, HealthStarting: 0, HealthSilent: 0, HealthFailed: 0, HealthRefused: 0, HealthEnded: 0}
 		}
 		of.Pods[f.health]++
 		out[f.profile] = of

@@ -52,10 +52,10 @@ func (m *Manager) step(whole context.Context, key podnet.Key, f *followed, sandb
 	m.mu.Unlock()
 	s := stepping{m, f, view{key: key, sandbox: sandbox, choice: choice, home: m.Homes.Of(key), there: there, answers: f.answers}}
 	if choice.Profile != nil {
-		s.before, s.earlier, s.bad = m.good.before(choice.Profile)
+		s.before, s.earlier, s.bad = m.good.Before(choice.Profile)
 	}
 	if moved { // its turn is one of the other profile
-		s.look(m.Rollout.leave(key))
+		s.look(m.Rollout.Leave(key))
 	}
 
 	// learn

@@ -16,6 +16,7 @@ import (
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/profile"
+	"istio-pod-network-controller/sidecars/rollout"
 )
 
 // An agent that cannot read what there is changes nothing, and goes on once it can.
@@ -172,7 +173,7 @@ func TestStop_replacedProxy_isNoFailure(t *testing.T) {
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Image != "localhost/haproxy:2" || said.Message != "" || said.Failure != "" || said.Restarts != 0 {
 			t.Errorf("the ManagedProxy says %+v", said)
 		}
-		n.mustSum(t, NodeCount{Pods: 1, Upgraded: 1})
+		n.mustSum(t, rollout.NodeCount{Pods: 1, Upgraded: 1})
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/sidecars/rollout"
 )
 
 func TestReport_upgrade_countsProxies(t *testing.T) {
@@ -14,17 +15,17 @@ func TestReport_upgrade_countsProxies(t *testing.T) {
 			m.Follow(sandboxOf(uid))
 		}
 		after(2 * time.Second)
-		n.mustSum(t, NodeCount{Pods: 3, Upgraded: 3})
+		n.mustSum(t, rollout.NodeCount{Pods: 3, Upgraded: 3})
 		n.change(func() { n.behave = func(p *fakeProxy) { p.readyAfter = -1 } })
 		n.upgrade(m)
 		after(30 * time.Second)
-		n.mustSum(t, NodeCount{Pods: 3, Failed: 3, Paused: true})
+		n.mustSum(t, rollout.NodeCount{Pods: 3, Failed: 3, Paused: true})
 		n.change(func() { n.behave = func(*fakeProxy) {} })
 		after(time.Minute)
-		n.mustSum(t, NodeCount{Pods: 3, Upgraded: 3})
+		n.mustSum(t, rollout.NodeCount{Pods: 3, Upgraded: 3})
 		m.Unfollow("u3")
 		after(time.Second)
-		n.mustSum(t, NodeCount{Pods: 2, Upgraded: 2})
+		n.mustSum(t, rollout.NodeCount{Pods: 2, Upgraded: 2})
 		stop()
 	})
 }
@@ -38,14 +39,14 @@ func TestReport_refusedPod_countsAsFailed(t *testing.T) {
 		n.change(func() { n.refusal = "the pod is on the host's network" })
 		m.Notify("edge")
 		after(time.Second)
-		n.mustSum(t, NodeCount{Pods: 1, Failed: 1})
+		n.mustSum(t, rollout.NodeCount{Pods: 1, Failed: 1})
 		n.mustSay(t, "u1", v1alpha1.Running, true)
 		stop()
 	})
 }
 
 // mustSum wants pods to be reported so that the profile's status counts them so.
-func (n *fakeNode) mustSum(t *testing.T, want NodeCount) {
+func (n *fakeNode) mustSum(t *testing.T, want rollout.NodeCount) {
 	t.Helper()
 	n.mu.Lock()
 	defer n.mu.Unlock()

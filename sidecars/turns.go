@@ -8,6 +8,7 @@ import (
 
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/profile"
+	"istio-pod-network-controller/sidecars/rollout"
 )
 
 const (
@@ -31,43 +32,43 @@ func (s turning) learn(ctx context.Context) (before *profile.Version, earlier []
 		return c.State == sidecar.Running && versionOf(c) == p.Hash && s.answers[c.ID].ready && !s.drains(c.Epoch)
 	})
 	if works {
-		s.noteGood(ctx, s.good.works(p))
+		s.noteGood(ctx, s.good.Works(p))
 	}
-	return s.good.before(p)
+	return s.good.Before(p)
 }
 
 // take returns the sandbox's turn, and without one when to ask for it if not now.
-func (s turning) take(ctx context.Context) (has turn, at time.Time) {
-	p, want := s.choice.Profile, upgradeTurn
+func (s turning) take(ctx context.Context) (has rollout.UpgradeSlot, at time.Time) {
+	p, want := s.choice.Profile, rollout.ForUpgrade
 	if p == nil || s.choice.Ending || s.done() || s.home.Finished(time.Now()) {
-		s.look(s.Rollout.leave(s.key))
+		s.look(s.Rollout.Leave(s.key))
 		return "", at
 	}
-	if has = s.Rollout.join(p, s.key, s.choice.Held); has != "" {
+	if has = s.Rollout.Join(p, s.key, s.choice.Held); has != "" {
 		return has, at
 	}
 	if s.isFull() || !s.needsTurn() && !s.isFirst(ctx) {
 		return "", at
 	}
 	if s.servesRotated() {
-		want = rotationTurn
+		want = rollout.ForRotation
 	}
 	if at = s.turnAt(want); time.Now().Before(at) {
 		return "", at
 	}
-	if s.Rollout.may(p, s.key, want) {
+	if s.Rollout.Take(p, s.key, want) {
 		has = want
 	}
 	return has, time.Time{}
 }
 
 // turnAt returns when the sandbox may ask for a turn, which it uses at once. A version that takes over from a running one is tried soon: nobody notices.
-func (s turning) turnAt(want turn) time.Time {
+func (s turning) turnAt(want rollout.UpgradeSlot) time.Time {
 	f, p := s.memory, s.choice.Profile
 	switch {
 	case f.bad != p.Hash:
 		return f.retryAt()
-	case want == upgradeTurn && s.endsFirst():
+	case want == rollout.ForUpgrade && s.endsFirst():
 		return f.badAt.Add(lossPause)
 	}
 	return later(f.retryAt(), f.badAt.Add(pauseAt(f.badTurn)))
@@ -114,14 +115,14 @@ func (s turning) servesRotated() bool {
 
 // version returns the version of the profile that a proxy is started from: the present one if it is known to work, or the sandbox has the turn to
 // try it. Otherwise the last version that worked, unless it no longer does.
-func (s turning) version(has turn) *profile.Version {
+func (s turning) version(has rollout.UpgradeSlot) *profile.Version {
 	p, f := s.choice.Profile, s.memory
 	runs := func(hash string) bool {
 		return slices.ContainsFunc(s.there, func(c sidecar.Container) bool {
 			return c.State == sidecar.Running && c.Hash == hash && !s.drains(c.Epoch)
 		})
 	}
-	if s.before == nil || has == upgradeTurn || runs(p.Hash) || f.goodStarts >= goodStarts && !runs(s.before.Hash) {
+	if s.before == nil || has == rollout.ForUpgrade || runs(p.Hash) || f.goodStarts >= goodStarts && !runs(s.before.Hash) {
 		return p
 	}
 	return s.before

@@ -11,6 +11,7 @@ import (
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/sidecars/home"
+	"istio-pod-network-controller/sidecars/rollout"
 )
 
 // refusing is a cluster and a node on which no pod can have its proxy. It counts the looks at pods.
@@ -42,7 +43,7 @@ func TestFollow_checkOfAPod_hasNoProxyLookedAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &refusing{}
 		p := &Proxies{cluster: sidecarCluster{profiles: newProfiles(nil, "n1"), leads: notes}, reports: reports, manager: &sidecars.Manager{
-			Runtime: r, Cluster: r, Reporter: r, Homes: homes, Rollout: &sidecars.Rollouts{},
+			Runtime: r, Cluster: r, Reporter: r, Homes: homes, Rollout: &rollout.Queue{},
 		}}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})

@@ -8,6 +8,7 @@ import (
 
 	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/sidecars/home"
+	"istio-pod-network-controller/sidecars/rollout"
 )
 
 // Which version of a profile works is forgotten with the profile, also if that was deleted while no agent ran.
@@ -24,7 +25,7 @@ func TestForgetGone_profileDeleted_isForgotten(t *testing.T) {
 	}
 	p := &Proxies{
 		cluster: newChoosing().read(t), statuses: &profileStatuses{},
-		manager: &sidecars.Manager{Homes: home.Homes{Root: root}, Rollout: &sidecars.Rollouts{}},
+		manager: &sidecars.Manager{Homes: home.Homes{Root: root}, Rollout: &rollout.Queue{}},
 	}
 	p.forgetGone(t.Context())
 	if got := p.manager.Remembered(); !slices.Equal(got, []string{"edge"}) {

@@ -10,6 +10,7 @@ import (
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/rollout"
 )
 
 // fakeShared notes whom it is to serve, and serves nobody.
@@ -79,7 +80,7 @@ func newChanging(t *testing.T) *changing {
 func (m *changing) restart() {
 	m.t.Helper()
 	m.Proxies = &Proxies{
-		manager: &sidecars.Manager{Rollout: &sidecars.Rollouts{}}, shared: m.node, reports: newSidecarReports(nil, nil, "node-1"),
+		manager: &sidecars.Manager{Rollout: &rollout.Queue{}}, shared: m.node, reports: newSidecarReports(nil, nil, "node-1"),
 	}
 	m.manager.Reporter = ownReporter{m.reports}
 	m.choose(m.pod.Annotations[intent.KeySidecar])

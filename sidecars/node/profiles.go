@@ -14,8 +14,8 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/intent"
-	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/sidecars/profile"
+	"istio-pod-network-controller/sidecars/rollout"
 )
 
 // profiles are the ProxyProfiles of the cluster, compiled.
@@ -65,7 +65,7 @@ func (p *profiles) get(ctx context.Context, name string) (found readProfile, ref
 		known.usable, known.err = profile.Compile(&object)
 		p.known[name] = known
 	}
-	known.held = sidecars.Held(&object, known.hash, p.node)
+	known.held = rollout.Held(&object, known.hash, p.node)
 	if known.err == nil && known.shared() && p.noShared {
 		refusal = fmt.Sprintf("the ProxyProfile %q has mode shared, and this agent runs no shared proxies (--shared-root is empty): choose one with mode perPod", name)
 	}

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"istio-pod-network-controller/api/v1alpha1"
-	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/sidecars/profile"
+	"istio-pod-network-controller/sidecars/rollout"
 )
 
 const (
@@ -79,7 +79,7 @@ func (s *profileStatuses) write(ctx context.Context, counts *proxyCounts) error 
 	for i := range profiles.Items {
 		p := &profiles.Items[i]
 		of := all[p.Name]
-		err = errors.Join(err, s.writeOne(ctx, p, sidecars.StatusOf(p, of.nodes, of.failed)))
+		err = errors.Join(err, s.writeOne(ctx, p, rollout.StatusOf(p, of.nodes, of.failed)))
 	}
 	return err
 }

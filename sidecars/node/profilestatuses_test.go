@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"istio-pod-network-controller/api/v1alpha1"
-	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/sidecars/profile"
+	"istio-pod-network-controller/sidecars/rollout"
 )
 
 // firstVersion is the profile's version before anybody changes it.
@@ -196,7 +196,7 @@ func TestStatuses_maxNodes_admitsNodes(t *testing.T) {
 		got := set(2)
 		may := 0
 		for i := range 5 {
-			if !sidecars.Held(&v1alpha1.ProxyProfile{Spec: v1alpha1.ProxyProfileSpec{Rollout: v1alpha1.Rollout{MaxNodes: 2}}, Status: got}, firstVersion, "node-"+strconv.Itoa(i)) {
+			if !rollout.Held(&v1alpha1.ProxyProfile{Spec: v1alpha1.ProxyProfileSpec{Rollout: v1alpha1.Rollout{MaxNodes: 2}}, Status: got}, firstVersion, "node-"+strconv.Itoa(i)) {
 				may++
 			}
 		}

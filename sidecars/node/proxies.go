@@ -32,6 +32,7 @@ import (
 	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/profile"
+	"istio-pod-network-controller/sidecars/rollout"
 	"istio-pod-network-controller/sidecars/secretvolume"
 )
 
@@ -113,7 +114,7 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 	out.manager = &sidecars.Manager{
 		Runtime: runtime, Images: images, Prober: &sidecarProber{programs: runtime},
 		Cluster: ownCluster{out.cluster}, ControlPlanes: out.cluster, Asker: asker{c.Namespaces, homes},
-		Reporter: ownReporter{out.reports}, Homes: homes, Rollout: &sidecars.Rollouts{},
+		Reporter: ownReporter{out.reports}, Homes: homes, Rollout: &rollout.Queue{},
 		Secrets: &sidecarSecrets{volumes: volumes, audiences: c.TokenAudiences, client: mgr.GetClient(), configMaps: &configMaps{api: api}},
 	}
 	metrics := newProxyMetrics(out.manager.Figures)
@@ -140,7 +141,7 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 
 // concernsNode passes changes of profiles, and of their statuses only what lets a node use a version: every agent receives each status.
 func concernsNode(node string) predicate.Predicate {
-	held := func(p *v1alpha1.ProxyProfile) bool { return sidecars.Held(p, profile.HashOf(p.Spec), node) }
+	held := func(p *v1alpha1.ProxyProfile) bool { return rollout.Held(p, profile.HashOf(p.Spec), node) }
 	return predicate.Or(predicate.GenerationChangedPredicate{}, predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1alpha1.ProxyProfile)
 		now, is := e.ObjectNew.(*v1alpha1.ProxyProfile)

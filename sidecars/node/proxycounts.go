@@ -16,7 +16,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/jitter"
-	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/rollout"
 )
 
 // countedPage is how many ManagedProxies are read at once.
@@ -127,7 +127,7 @@ func (c *proxyCounts) watch(ctx context.Context, version string) error {
 
 // profileCount is how far one profile has reached the cluster. failed is the first of the pods that have failed, or "".
 type profileCount struct {
-	nodes  map[string]sidecars.NodeCount
+	nodes  map[string]rollout.NodeCount
 	failed string
 }
 
@@ -143,7 +143,7 @@ func (c *proxyCounts) count(versions map[string]string) (out map[string]profileC
 		}
 		of := out[p.profile]
 		if of.nodes == nil {
-			of.nodes = map[string]sidecars.NodeCount{}
+			of.nodes = map[string]rollout.NodeCount{}
 		}
 		node := of.nodes[p.node]
 		node.Pods++

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"istio-pod-network-controller/api/v1alpha1"
-	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/rollout"
 )
 
 // proxyOf is a ManagedProxy of the profile edge that is ready and of version h2, unless change says otherwise.
@@ -42,17 +42,17 @@ func TestCount_proxies_byNode(t *testing.T) {
 		want profileCount
 	}{
 		"none":                               {nil, profileCount{}},
-		"all are of this version":            {[]*v1alpha1.ManagedProxy{proxyOf("a", "n1", nil), proxyOf("b", "n1", nil)}, profileCount{map[string]sidecars.NodeCount{"n1": {Pods: 2, Upgraded: 2}}, ""}},
-		"on two nodes":                       {[]*v1alpha1.ManagedProxy{proxyOf("a", "n1", nil), proxyOf("b", "n2", old)}, profileCount{map[string]sidecars.NodeCount{"n1": {Pods: 1, Upgraded: 1}, "n2": {Pods: 1}}, ""}},
-		"one does not answer":                {[]*v1alpha1.ManagedProxy{proxyOf("a", "n1", silent)}, profileCount{map[string]sidecars.NodeCount{"n1": {Pods: 1}}, ""}},
-		"failures of this version":           {[]*v1alpha1.ManagedProxy{proxyOf("b", "n1", failed), proxyOf("a", "n1", failed)}, profileCount{map[string]sidecars.NodeCount{"n1": {Pods: 2, Failed: 2}}, "shop/a"}},
-		"a pod that has one and may not":     {[]*v1alpha1.ManagedProxy{proxyOf("a", "n1", refused)}, profileCount{map[string]sidecars.NodeCount{"n1": {Pods: 1, Failed: 1}}, "shop/a"}},
-		"a failure of an older version":      {[]*v1alpha1.ManagedProxy{proxyOf("a", "n1", before)}, profileCount{map[string]sidecars.NodeCount{"n1": {Pods: 1}}, ""}},
-		"others wait for a failure":          {[]*v1alpha1.ManagedProxy{proxyOf("a", "n1", paused), proxyOf("b", "n1", old)}, profileCount{map[string]sidecars.NodeCount{"n1": {Pods: 2, Failed: 1, Paused: true}}, "shop/a"}},
-		"one whose pod has finished":         {[]*v1alpha1.ManagedProxy{proxyOf("a", "n1", over), proxyOf("b", "n1", nil)}, profileCount{map[string]sidecars.NodeCount{"n1": {Pods: 1, Upgraded: 1}}, ""}},
+		"all are of this version":            {[]*v1alpha1.ManagedProxy{proxyOf("a", "n1", nil), proxyOf("b", "n1", nil)}, profileCount{map[string]rollout.NodeCount{"n1": {Pods: 2, Upgraded: 2}}, ""}},
+		"on two nodes":                       {[]*v1alpha1.ManagedProxy{proxyOf("a", "n1", nil), proxyOf("b", "n2", old)}, profileCount{map[string]rollout.NodeCount{"n1": {Pods: 1, Upgraded: 1}, "n2": {Pods: 1}}, ""}},
+		"one does not answer":                {[]*v1alpha1.ManagedProxy{proxyOf("a", "n1", silent)}, profileCount{map[string]rollout.NodeCount{"n1": {Pods: 1}}, ""}},
+		"failures of this version":           {[]*v1alpha1.ManagedProxy{proxyOf("b", "n1", failed), proxyOf("a", "n1", failed)}, profileCount{map[string]rollout.NodeCount{"n1": {Pods: 2, Failed: 2}}, "shop/a"}},
+		"a pod that has one and may not":     {[]*v1alpha1.ManagedProxy{proxyOf("a", "n1", refused)}, profileCount{map[string]rollout.NodeCount{"n1": {Pods: 1, Failed: 1}}, "shop/a"}},
+		"a failure of an older version":      {[]*v1alpha1.ManagedProxy{proxyOf("a", "n1", before)}, profileCount{map[string]rollout.NodeCount{"n1": {Pods: 1}}, ""}},
+		"others wait for a failure":          {[]*v1alpha1.ManagedProxy{proxyOf("a", "n1", paused), proxyOf("b", "n1", old)}, profileCount{map[string]rollout.NodeCount{"n1": {Pods: 2, Failed: 1, Paused: true}}, "shop/a"}},
+		"one whose pod has finished":         {[]*v1alpha1.ManagedProxy{proxyOf("a", "n1", over), proxyOf("b", "n1", nil)}, profileCount{map[string]rollout.NodeCount{"n1": {Pods: 1, Upgraded: 1}}, ""}},
 		"one of a profile that there is not": {[]*v1alpha1.ManagedProxy{{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: v1alpha1.ManagedProxySpec{Profile: "gone"}}}, profileCount{}},
 		"one of no profile, chosen no more":  {[]*v1alpha1.ManagedProxy{{ObjectMeta: metav1.ObjectMeta{Name: "a"}}}, profileCount{}},
-		"one whose agent has not said how":   {[]*v1alpha1.ManagedProxy{proxyOf("a", "n1", func(s *v1alpha1.ManagedProxyStatus) { *s = v1alpha1.ManagedProxyStatus{} })}, profileCount{map[string]sidecars.NodeCount{"n1": {Pods: 1}}, ""}},
+		"one whose agent has not said how":   {[]*v1alpha1.ManagedProxy{proxyOf("a", "n1", func(s *v1alpha1.ManagedProxyStatus) { *s = v1alpha1.ManagedProxyStatus{} })}, profileCount{map[string]rollout.NodeCount{"n1": {Pods: 1}}, ""}},
 	} {
 		counts := &proxyCounts{known: map[types.NamespacedName]countedProxy{}}
 		for _, p := range c.all {
@@ -112,7 +112,7 @@ func TestFollow_proxiesChange_areCounted(t *testing.T) {
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		go counts.follow(ctx)
-		must := func(step string, want sidecars.NodeCount) {
+		must := func(step string, want rollout.NodeCount) {
 			t.Helper()
 			<-time.After(2 * time.Second)
 			synctest.Wait()
@@ -121,7 +121,7 @@ func TestFollow_proxiesChange_areCounted(t *testing.T) {
 				t.Errorf("%s: complete %v, %+v, want %+v", step, complete, got, want)
 			}
 		}
-		must("listed", sidecars.NodeCount{Pods: 7, Upgraded: 7})
+		must("listed", rollout.NodeCount{Pods: 7, Upgraded: 7})
 		if *lists != 5 {
 			t.Errorf("%d pages were read, want two and then three", *lists)
 		}
@@ -129,16 +129,16 @@ func TestFollow_proxiesChange_areCounted(t *testing.T) {
 		if err := api.Create(ctx, added); err != nil {
 			t.Fatal(err)
 		}
-		must("one more", sidecars.NodeCount{Pods: 8, Upgraded: 8})
+		must("one more", rollout.NodeCount{Pods: 8, Upgraded: 8})
 		added.Status.FailedHash = "h2"
 		if err := api.Status().Update(ctx, added); err != nil {
 			t.Fatal(err)
 		}
-		must("it has failed", sidecars.NodeCount{Pods: 8, Upgraded: 7, Failed: 1})
+		must("it has failed", rollout.NodeCount{Pods: 8, Upgraded: 7, Failed: 1})
 		if err := api.Delete(ctx, objects[0]); err != nil {
 			t.Fatal(err)
 		}
-		must("one is gone", sidecars.NodeCount{Pods: 7, Upgraded: 6, Failed: 1})
+		must("one is gone", rollout.NodeCount{Pods: 7, Upgraded: 6, Failed: 1})
 		if changes != 4 {
 			t.Errorf("%d changes were said, want 4", changes)
 		}

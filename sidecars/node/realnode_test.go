@@ -20,6 +20,7 @@ import (
 	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/profile"
+	"istio-pod-network-controller/sidecars/rollout"
 	"istio-pod-network-controller/test/kerneltest"
 )
 
@@ -59,7 +60,7 @@ func (n *realNode) agent(t *testing.T, change ...func(*sidecars.Manager)) (m *si
 	n.killed, n.calls = cancel, 0
 	n.mu.Unlock()
 	m = &sidecars.Manager{
-		Runtime: n, Images: n, Prober: n, Cluster: n, Reporter: n, Homes: n.homes, Rollout: &sidecars.Rollouts{}, Asker: asker{namespaces(t), n.homes},
+		Runtime: n, Images: n, Prober: n, Cluster: n, Reporter: n, Homes: n.homes, Rollout: &rollout.Queue{}, Asker: asker{namespaces(t), n.homes},
 	}
 	for _, f := range change {
 		f(m)

@@ -21,6 +21,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/sidecars/profile"
+	"istio-pod-network-controller/sidecars/rollout"
 )
 
 // fakeNode is a node with pods, an API server, and a proxy that reads its files and answers on a real socket.
@@ -322,14 +323,14 @@ func (n *fakeNode) readCount() int {
 	return n.reads
 }
 
-func (n *fakeNode) summary() sidecars.NodeCount {
+func (n *fakeNode) summary() rollout.NodeCount {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.sum()
 }
 
 // sum counts what is reported, as the profile's status does. n.mu is held.
-func (n *fakeNode) sum() (out sidecars.NodeCount) {
+func (n *fakeNode) sum() (out rollout.NodeCount) {
 	hash := profile.HashOf(n.profile.Spec)
 	for _, s := range n.said {
 		out.Pods++

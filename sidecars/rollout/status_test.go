@@ -1,4 +1,4 @@
-package sidecars
+package rollout
 
 import (
 	"fmt"

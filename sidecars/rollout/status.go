@@ -1,4 +1,4 @@
-package sidecars
+package rollout
 
 import (
 	"cmp"
@@ -22,7 +22,7 @@ type NodeCount struct {
 // lastTransitionTime changes with a condition's status only.
 func StatusOf(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount, failed string) v1alpha1.ProxyProfileStatus {
 	rollout := nextRollout(p, nodes)
-	all := sumUp(nodes, func(node string) bool { return rollout != nil && place(node, rollout.Hash) >= rollout.Admitted })
+	all := sumUp(nodes, func(node string) bool { return rollout != nil && rolloutSlot(node, rollout.Hash) >= rollout.Admitted })
 	stays := p.Spec.Rollout.Partition != nil && !all.going && all.failed == 0
 	all.pod, all.stopped = failed, all.held > 0 && (p.Spec.Rollout.Paused || stays)
 	out := v1alpha1.ProxyProfileStatus{

@@ -1,4 +1,4 @@
-package sidecars
+package rollout
 
 import (
 	"crypto/sha256"
@@ -11,7 +11,7 @@ import (
 	"istio-pod-network-controller/sidecars/profile"
 )
 
-// allNodes is more than any node's place.
+// allNodes is more than any node's slot.
 const allNodes = 1 << 16
 
 // Held reports whether a node may not use the present version of a profile yet, which has this hash.
@@ -20,7 +20,7 @@ func Held(p *v1alpha1.ProxyProfile, hash, node string) bool {
 		return false
 	}
 	now := p.Status.Rollout
-	return now == nil || now.Hash != hash || place(node, hash) >= now.Admitted
+	return now == nil || now.Hash != hash || rolloutSlot(node, hash) >= now.Admitted
 }
 
 // isBounded reports whether there are nodes that may have to wait.
@@ -32,9 +32,9 @@ func isBounded(p *v1alpha1.ProxyProfile) bool {
 // nextRollout returns which nodes may use the present version of a profile, by the counts of its nodes and the profile's status:
 //
 //   - On at most maxNodes of the admitted nodes there are proxies that are not upgraded. Once there are fewer, the next nodes are admitted, by
-//     their places. Nodes without such proxies need no admission.
+//     their slots. Nodes without such proxies need no admission.
 //   - While upgrades are paused on an admitted node, or by the profile, no other node is admitted.
-//   - The nodes with the highest places are not admitted while they belong to the partition.
+//   - The nodes with the highest slots are not admitted while they belong to the partition.
 //   - A node that was admitted stays admitted until the version changes.
 func nextRollout(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount) *v1alpha1.RolloutStatus {
 	if !isBounded(p) {
@@ -48,9 +48,9 @@ func nextRollout(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount) *v1alpha1
 	if free == 0 {
 		free = len(nodes)
 	}
-	var waiting []int32 // places
+	var waiting []int32 // slots
 	for name, n := range nodes {
-		at := place(name, out.Hash)
+		at := rolloutSlot(name, out.Hash)
 		switch admitted := at < out.Admitted; {
 		case n.Upgraded == n.Pods:
 		case admitted:
@@ -66,14 +66,14 @@ func nextRollout(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount) *v1alpha1
 	case stops:
 	case len(waiting) == 0:
 		next = allNodes
-	case free > 0: // nodes with the same place are admitted together
+	case free > 0: // nodes with the same slot are admitted together
 		next = waiting[min(free, len(waiting))-1] + 1
 	}
 	out.Admitted = max(out.Admitted, min(next, outsidePartition(p, nodes, out.Hash)))
 	return out
 }
 
-// outsidePartition returns how many places at most a profile's partition leaves to the nodes that use a version.
+// outsidePartition returns how many slots at most a profile's partition leaves to the nodes that use a version.
 func outsidePartition(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount, hash string) int32 {
 	if p.Spec.Rollout.Partition == nil {
 		return allNodes
@@ -86,16 +86,16 @@ func outsidePartition(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount, hash
 	case stay == 0:
 		return allNodes
 	}
-	var places []int32
+	var slots []int32
 	for name := range nodes {
-		places = append(places, place(name, hash))
+		slots = append(slots, rolloutSlot(name, hash))
 	}
-	slices.Sort(places)
-	return places[len(places)-stay]
+	slices.Sort(slots)
+	return slots[len(slots)-stay]
 }
 
-// place is a node's place among all nodes in the roll-out of a version, below allNodes. Each version has another order: no node is always the first.
-func place(node, hash string) int32 {
+// rolloutSlot is a node's slot among all nodes in the roll-out of a version, below allNodes. Each version has another order: no node is always the first.
+func rolloutSlot(node, hash string) int32 {
 	sum := sha256.Sum256([]byte(hash + "/" + node))
 	return int32(binary.BigEndian.Uint16(sum[:]))
 }

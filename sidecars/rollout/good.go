@@ -1,4 +1,4 @@
-package sidecars
+package rollout
 
 import (
 	"encoding/json"
@@ -22,10 +22,11 @@ const (
 	earlierVersions = 3
 )
 
-// goodVersions remembers the last version of each profile that became ready on the node: proxies are made from it until the present version has
+// Good remembers the last version of each profile that became ready on the node: proxies are made from it until the present version has
 // become ready as well. It is also written to a file in memory, for the next agent.
-type goodVersions struct {
-	dir string
+type Good struct {
+	// Dir is the directory of the files.
+	Dir string
 	mu  sync.Mutex
 	by  map[string]*goodVersion // by profile
 }
@@ -43,9 +44,9 @@ type goodVersion struct {
 	earlier        []*profile.Version
 }
 
-// before returns the last good version, or nil if that is the present one or is not known, and the good ones before that. fails reports
+// Before returns the last good version, or nil if that is the present one or is not known, and the good ones before that. fails reports
 // whether the present one has been tried.
-func (g *goodVersions) before(p *profile.Version) (good *profile.Version, earlier []*profile.Version, fails bool) {
+func (g *Good) Before(p *profile.Version) (good *profile.Version, earlier []*profile.Version, fails bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	known := g.of(p.Name)
@@ -66,8 +67,8 @@ func (g *goodVersions) before(p *profile.Version) (good *profile.Version, earlie
 	return known.usable, known.earlier, known.Failed == p.Hash
 }
 
-// works notes that a proxy of the present version has become ready.
-func (g *goodVersions) works(p *profile.Version) error {
+// Works notes that a proxy of the present version has become ready.
+func (g *Good) Works(p *profile.Version) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	known, next := g.of(p.Name), &goodVersion{Spec: p.Spec, hash: p.Hash}
@@ -81,8 +82,8 @@ func (g *goodVersions) works(p *profile.Version) error {
 	return g.write(p.Name)
 }
 
-// fails notes that a proxy of the present version has failed.
-func (g *goodVersions) fails(p *profile.Version) error {
+// Fails notes that a proxy of the present version has failed.
+func (g *Good) Fails(p *profile.Version) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	known := g.of(p.Name)
@@ -93,18 +94,19 @@ func (g *goodVersions) fails(p *profile.Version) error {
 	return g.write(p.Name)
 }
 
-// forget forgets a profile that is gone. With the last file goes the directory.
-func (g *goodVersions) forget(profile string) error {
+// Forget forgets a profile that is gone. With the last file goes the directory.
+func (g *Good) Forget(profile string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.by, profile)
 	err := os.RemoveAll(g.path(profile))
-	_ = os.Remove(g.dir) // unless there are others
+	_ = os.Remove(g.Dir) // unless there are others
 	return err
 }
 
-func (g *goodVersions) profiles() (out []string) {
-	entries, _ := os.ReadDir(g.dir) // without one there are none
+// Profiles returns the names of the profiles of which a version is known to work.
+func (g *Good) Profiles() (out []string) {
+	entries, _ := os.ReadDir(g.Dir) // without one there are none
 	for _, e := range entries {
 		if name, ok := strings.CutSuffix(e.Name(), goodSuffix); ok {
 			out = append(out, name)
@@ -114,7 +116,7 @@ func (g *goodVersions) profiles() (out []string) {
 }
 
 // of returns what is remembered of a profile, or was by an earlier agent. A file that cannot be read counts as none. g.mu is held.
-func (g *goodVersions) of(name string) *goodVersion {
+func (g *Good) of(name string) *goodVersion {
 	if known := g.by[name]; known != nil {
 		return known
 	}
@@ -130,9 +132,9 @@ func (g *goodVersions) of(name string) *goodVersion {
 }
 
 // write replaces a profile's file. If that fails the old one is removed: no version is better than an outdated one. g.mu is held.
-func (g *goodVersions) write(profile string) error {
+func (g *Good) write(profile string) error {
 	path := g.path(profile)
-	err := os.MkdirAll(g.dir, 0o700)
+	err := os.MkdirAll(g.Dir, 0o700)
 	if err == nil {
 		err = home.ReplaceFile(path, g.by[profile])
 	}
@@ -143,6 +145,6 @@ func (g *goodVersions) write(profile string) error {
 }
 
 // path is a profile's file. The API server takes no name of a profile with a slash.
-func (g *goodVersions) path(profile string) string {
-	return filepath.Join(g.dir, filepath.Base(profile)+goodSuffix)
+func (g *Good) path(profile string) string {
+	return filepath.Join(g.Dir, filepath.Base(profile)+goodSuffix)
 }
