@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -31,12 +32,22 @@ type profiles struct {
 type readProfile struct {
 	name       string
 	uid        types.UID
+	created    metav1.Time
 	generation int64
+	number     uint64 // of its versions that were read
 	hash       string
 	spec       v1alpha1.ProxyProfileSpec
 	usable     *profile.Version
 	err        error
 	held       bool // the node may not use this version yet; only get says so
+}
+
+// isOlderThan reports whether an object is a newer version. Two workers may have read the cache in the other order.
+func (p readProfile) isOlderThan(object *v1alpha1.ProxyProfile) bool {
+	if p.uid == object.UID {
+		return p.generation < object.Generation
+	}
+	return !object.CreationTimestamp.Before(&p.created)
 }
 
 // shared reports whether the pods of a node share the proxy.
@@ -59,10 +70,13 @@ func (p *profiles) get(ctx context.Context, name string) (found readProfile, ref
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	known := p.known[name]
-	if known.uid != object.UID || known.generation != object.Generation {
-		known.name, known.uid, known.generation, known.spec = name, object.UID, object.Generation, object.Spec
+	if known.isOlderThan(&object) {
+		known.name, known.uid, known.created, known.generation, known.spec = name, object.UID, object.CreationTimestamp, object.Generation, object.Spec
 		known.hash = profile.HashOf(object.Spec)
-		known.usable, known.err = profile.Compile(&object)
+		known.number++
+		if known.usable, known.err = profile.Compile(&object); known.usable != nil {
+			known.usable.Number = known.number
+		}
 		p.known[name] = known
 	}
 	known.held = rollout.Held(&object, known.hash, p.node)

@@ -34,6 +34,8 @@ type Version struct {
 	Spec v1alpha1.ProxyProfileSpec
 	// Hash identifies everything that a running proxy depends on.
 	Hash string
+	// Number orders the versions of a profile: whoever reads them counts. Versions with the same number are not ordered.
+	Number uint64
 
 	namespaces labels.Selector
 	files      []file

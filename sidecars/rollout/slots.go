@@ -44,6 +44,7 @@ const (
 // rollout is how one version of a profile reaches the node's proxies.
 type rollout struct {
 	hash   string
+	number uint64
 	most   int                 // slots
 	pauses bool                // the profile has pauseOnFailure
 	held   bool                // the node may not use the version yet
@@ -59,23 +60,26 @@ type waiter struct {
 	want UpgradeSlot
 }
 
-// of returns the roll-out of the profile's present version.
-func (r *Queue) of(p *profile.Version) *rollout {
+// of returns the roll-out of a profile, and whether a version is the present one: a step that began before an edit of the profile still has the old
+// one. A new version begins without failures, and its upgrades share the slots with those of the old one that are under way.
+func (r *Queue) of(p *profile.Version) (now *rollout, present bool) {
 	if r.by == nil {
 		r.by = map[string]*rollout{}
 	}
-	now := r.by[p.Name]
-	if now == nil || now.hash != p.Hash {
-		pods := map[podnet.Key]bool{}
-		if now != nil {
-			pods = now.pods
-		}
-		now = &rollout{hash: p.Hash, pods: pods, slots: map[podnet.Key]UpgradeSlot{}, failed: map[podnet.Key]bool{}}
+	now = r.by[p.Name]
+	switch {
+	case now == nil:
+		now = &rollout{hash: p.Hash, pods: map[podnet.Key]bool{}, slots: map[podnet.Key]UpgradeSlot{}, failed: map[podnet.Key]bool{}}
 		r.by[p.Name] = now
+	case p.Number < now.number:
+		return now, false
+	case p.Hash != now.hash:
+		now.hash, now.waiting = p.Hash, nil // all sandboxes of the profile are looked at
+		clear(now.failed)
 	}
 	pause := p.Spec.Rollout.PauseOnFailure
-	now.most, now.pauses = int(p.Spec.Rollout.MaxParallel), pause == nil || *pause
-	return now
+	now.number, now.most, now.pauses = p.Number, int(p.Spec.Rollout.MaxParallel), pause == nil || *pause
+	return now, true
 }
 
 // Join counts a sandbox among those with a proxy of the profile, and returns the slot that it has. held reports whether the node may not use the
@@ -83,8 +87,11 @@ func (r *Queue) of(p *profile.Version) *rollout {
 func (r *Queue) Join(p *profile.Version, key podnet.Key, held bool) UpgradeSlot {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := r.of(p)
-	now.pods[key], now.held = true, held
+	now, present := r.of(p)
+	now.pods[key] = true
+	if present {
+		now.held = held
+	}
 	return now.slots[key]
 }
 
@@ -92,7 +99,10 @@ func (r *Queue) Join(p *profile.Version, key podnet.Key, held bool) UpgradeSlot 
 func (r *Queue) Take(p *profile.Version, key podnet.Key, want UpgradeSlot) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := r.of(p)
+	now, present := r.of(p)
+	if !present {
+		return now.slots[key] != "" // its sandbox is looked at again, with the present version
+	}
 	now.forget(key)
 	if now.slots[key] == "" && now.allows(key, want) && len(now.slots) < now.most {
 		now.slots[key] = want
@@ -111,12 +121,12 @@ func (r *Queue) Failed(p *profile.Version, key podnet.Key, hash string) (next []
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := r.of(p)
+	now, _ := r.of(p)
 	if was = now.slots[key]; was == "" {
 		return nil, ""
 	}
 	delete(now.slots, key)
-	if was == ForUpgrade && hash == p.Hash {
+	if was == ForUpgrade && hash == now.hash {
 		now.failed[key] = true
 	}
 	return now.next(), was
@@ -127,10 +137,10 @@ func (r *Queue) Failed(p *profile.Version, key podnet.Key, hash string) (next []
 func (r *Queue) Done(p *profile.Version, key podnet.Key, hash string) (next []podnet.Key, freed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := r.of(p)
+	now, _ := r.of(p)
 	freed = now.slots[key] != ""
-	succeeds := hash == p.Hash && (freed || now.failed[key])
-	if freed || hash == p.Hash { // others wait for their upgrade
+	succeeds := hash == now.hash && (freed || now.failed[key])
+	if freed || hash == now.hash { // others wait for their upgrade
 		delete(now.slots, key)
 		now.forget(key)
 	}

@@ -224,3 +224,46 @@ func TestDone_turnEnds_nextAreReturned(t *testing.T) {
 		}
 	}
 }
+
+// A step that began before an edit of the profile ends in a call for the old version. It tells nothing of the new one.
+func TestQueue_callOfOlderVersion_newOneGoesOn(t *testing.T) {
+	numbered := func(hash string, number uint64) *profile.Version {
+		p := version(hash, nil)
+		p.Number = number
+		return p
+	}
+	v1, v2 := numbered("v1", 1), numbered("v2", 2)
+	for name, late := range map[string]func(*Queue, podnet.Key){
+		"a success": func(r *Queue, d podnet.Key) { r.Done(v1, d, "v1") },
+		"a failure": func(r *Queue, d podnet.Key) { r.Failed(v1, d, "v1") },
+		"a wish":    func(r *Queue, d podnet.Key) { r.Take(v1, d, ForUpgrade) },
+		"a look":    func(r *Queue, d podnet.Key) { r.Join(v1, d, false) },
+	} {
+		r := &Queue{}
+		granted(r, v2, "a", "b", "c")
+		three(r, v2)
+		granted(r, v2, "a", "b")
+		late(r, podnet.Key{PodUID: "d"})
+		if !r.Paused("edge") {
+			t.Errorf("%s of a pod that had the old version: the pause is forgotten", name)
+		}
+		if got := granted(r, v2, "c", "d"); len(got) > 0 {
+			t.Errorf("%s of a pod that had the old version: %q may be upgraded, too", name, got)
+		}
+	}
+}
+
+// Upgrades that are under way when the profile is edited count.
+func TestQueue_newVersion_upgradesUnderWayCount(t *testing.T) {
+	r, v1, v2 := &Queue{}, version("v1", nil), version("v2", nil)
+	granted(r, v1, "a", "b")
+	if got := granted(r, v2, "c", "d"); len(got) > 0 {
+		t.Fatalf("%q may be upgraded, too", got)
+	}
+	if next, _ := r.Done(v2, podnet.Key{PodUID: "a"}, "v1"); len(next) != 1 || next[0].PodUID != "c" {
+		t.Errorf("next are %v", next)
+	}
+	if got := granted(r, v2, "c", "d"); !slices.Equal(got, []string{"c"}) {
+		t.Errorf("%q may be upgraded", got)
+	}
+}
