@@ -49,7 +49,7 @@ type PodWatch struct {
 // NewPodWatch returns a PodWatch, which is also told by the Programmer what other hooks have done.
 func NewPodWatch(c client.Reader, p *Programmer) *PodWatch {
 	w := &PodWatch{Client: c, Programmer: p, queue: newQueue()}
-	p.requeue, p.tickOffset = w.queue.due, jitter.Full(longestTick)
+	p.requeue, p.revisit, p.tickOffset = w.queue.due, w.queue.now, jitter.Full(longestTick)
 	return w
 }
 

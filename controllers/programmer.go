@@ -136,7 +136,9 @@ type Programmer struct {
 	Listeners Listeners
 
 	// requeue makes a pod due after a while; nil if there is no PodWatch.
-	requeue    func(s podnet.Sandbox, wait time.Duration)
+	requeue func(s podnet.Sandbox, wait time.Duration)
+	// revisit makes a pod due now; nil if there is no PodWatch.
+	revisit    func(s podnet.Sandbox)
 	tickOffset time.Duration // of the moments at which pods are due, from the clock's; random
 	turns      turns
 	compiler   compiler
@@ -166,6 +168,13 @@ func (p *Programmer) ensure(ctx context.Context, by Hook, s podnet.Sandbox, limi
 		if ctx.Err() != nil {
 			return Failed, fmt.Errorf("%w: %w", err, ctx.Err())
 		}
+	}
+}
+
+// Revisit has a pod visited as after a change, and returns at once.
+func (p *Programmer) Revisit(s podnet.Sandbox) {
+	if p.revisit != nil {
+		p.revisit(s)
 	}
 }
 

@@ -92,6 +92,11 @@ func (q *queue) due(s podnet.Sandbox, wait time.Duration) {
 		reconcile.Request{NamespacedName: types.NamespacedName{Namespace: s.Namespace, Name: s.Name}})
 }
 
+// now makes a pod due now, as a change of it does.
+func (q *queue) now(s podnet.Sandbox) {
+	q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: s.Namespace, Name: s.Name}})
+}
+
 // begin waits until a visit may begin, and returns what is to be called when it has ended, and how long it may wait for the kernel. If the
 // visit has to come later, it returns how much later instead: the kernel did not answer the last one, or too many changes take long.
 func (q *queue) begin(pod *corev1.Pod, as Hook) (end func(), limit, wait time.Duration) {

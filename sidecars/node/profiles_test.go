@@ -40,8 +40,13 @@ func TestGet_olderRead_newerVersionStays(t *testing.T) {
 		want   string
 		number uint64
 	}{
-		{made, "old", 1}, {at("1", 1, 9, "new"), "new", 2}, {made, "new", 2}, {at("1", 1, 9, "new"), "new", 2},
-		{anew, "anew", 3}, {at("1", 1, 9, "new"), "anew", 3}, {anew, "anew", 3},
+		{made, "old", 1},
+		{at("1", 1, 9, "new"), "new", 2},
+		{made, "new", 2},
+		{at("1", 1, 9, "new"), "new", 2},
+		{anew, "anew", 3},
+		{at("1", 1, 9, "new"), "anew", 3},
+		{anew, "anew", 3},
 	} {
 		cache.object = c.read
 		got, refusal, err := p.get(t.Context(), "edge")

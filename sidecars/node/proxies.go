@@ -252,9 +252,7 @@ func Kinds() []client.Object { return []client.Object{&v1alpha1.ProxyProfile{}} 
 // Join has the core redirect the pods' traffic to the proxies, and follow them.
 func (p *Proxies) Join(programmer *controllers.Programmer) {
 	programmer.Proxies = p
-	p.reports.changed = func(ctx context.Context, s podnet.Sandbox) {
-		_, _ = programmer.Ensure(ctx, controllers.Watch, s) // a failure is reported on the pod, and tried again by a check
-	}
+	p.reports.changed = programmer.Revisit
 }
 
 // ContainerEnded has the proxy of a pod finish with its application. The runtime waits for the answer.

@@ -29,8 +29,8 @@ import (
 type sidecarReports struct {
 	client client.Client
 	node   string
-	// changed is called when a proxy becomes ready, or no longer is.
-	changed func(ctx context.Context, s podnet.Sandbox)
+	// changed is called when a proxy becomes ready, or no longer is. It does not wait.
+	changed func(s podnet.Sandbox)
 	// event makes a Warning event of a pod.
 	event func(s podnet.Sandbox, reason, message string)
 
@@ -66,6 +66,9 @@ type writtenProxy struct {
 	status  sidecars.Status
 	why     string // of its choice
 }
+
+// writeLimit bounds the writes about one proxy: an API server that does not answer must not hold up the others' for long.
+const writeLimit = 10 * time.Second
 
 // fieldOwner owns what the agent writes into objects of proxies.
 const fieldOwner = "istio-pod-network-controller"
@@ -168,6 +171,8 @@ func (r *sidecarReports) Start(ctx context.Context) error {
 
 // work passes on whether the proxy is ready, which must not wait for the API server, and then writes the ManagedProxy.
 func (r *sidecarReports) work(ctx context.Context, uid string) error {
+	ctx, cancel := context.WithTimeout(ctx, writeLimit)
+	defer cancel()
 	r.mu.Lock()
 	report, known := r.reports[uid]
 	why := r.chosen[uid].why
@@ -182,7 +187,7 @@ func (r *sidecarReports) work(ctx context.Context, uid string) error {
 		why = printable.Joined(why, errLabel.Error())
 	}
 	if isNew && r.changed != nil {
-		r.changed(ctx, report.sandbox)
+		r.changed(report.sandbox)
 	}
 	if known && report.retract {
 		return r.retract(ctx, uid, report)

@@ -2,8 +2,10 @@ package node
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -52,7 +54,7 @@ func TestReports_status_isWritten(t *testing.T) {
 	api := sidecarAPI(t, &v1alpha1.ManagedProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", UID: "o1"}})
 	var events, changed []string
 	r := newSidecarReports(api, func(_ podnet.Sandbox, reason, message string) { events = append(events, reason+": "+message) }, "node-1")
-	r.changed = func(_ context.Context, s podnet.Sandbox) { changed = append(changed, s.ID) }
+	r.changed = func(s podnet.Sandbox) { changed = append(changed, s.ID) }
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	said := sidecars.Status{Profile: "edge", State: v1alpha1.Running, Ready: true, Epoch: 2, Image: "a/b", Hash: "h", FailedHash: "f", Paused: true, LastUpgrade: at}
 	r.Report(theSandbox(), said)
@@ -186,4 +188,24 @@ func TestClip_longText_staysValid(t *testing.T) {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
+}
+
+// An API server that takes a request and does not answer holds up one report for a while, and not all for ever.
+func TestReports_apiHangs_othersAreWritten(t *testing.T) {
+	api := sidecarAPI(t)
+	hangs := interceptor.NewClient(api.(client.WithWatch), interceptor.Funcs{
+		Apply: func(ctx context.Context, _ client.WithWatch, _ goruntime.ApplyConfiguration, _ ...client.ApplyOption) error {
+			<-ctx.Done()
+			return ctx.Err()
+		},
+	})
+	synctest.Test(t, func(t *testing.T) {
+		r, began := newSidecarReports(hangs, nil, "node-1"), time.Now()
+		r.Report(theSandbox(), sidecars.Status{Profile: "edge", State: v1alpha1.Running})
+		if err := r.work(t.Context(), "u1"); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > writeLimit {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+		r.queue.ShutDown()
+		synctest.Wait()
+	})
 }

@@ -27,7 +27,7 @@ func TestLabel_istiosProxy_isSetOnceAndTakenAway(t *testing.T) {
 		},
 	})
 	r := newSidecarReports(api, nil, "node-1")
-	r.changed = func(context.Context, podnet.Sandbox) { done = append(done, "told") }
+	r.changed = func(podnet.Sandbox) { done = append(done, "told") }
 	report := func(s sidecars.Status) error {
 		s.Profile, s.State = "istio", v1alpha1.Running
 		r.Report(theSandbox(), s)
