@@ -81,13 +81,14 @@ var rooms = []room{
 		dir: "sidecars/home", own: "api/v1alpha1 internal/jitter internal/podnet internal/printable internal/sidecar sidecars/istio sidecars/profile",
 		others: "golang.org/x/sys/unix k8s.io/api/core/v1 sigs.k8s.io/controller-runtime/pkg/log",
 	},
+	{dir: "sidecars/probe", own: "api/v1alpha1 sidecars/profile", never: impure},
 	{dir: "sidecars/rollout", own: "api/v1alpha1 internal/podnet sidecars/home sidecars/profile", others: "k8s.io/apimachinery"},
-	{dir: "sidecars", own: "api/v1alpha1 internal/jitter internal/podnet internal/printable internal/sidecar sidecars/home sidecars/istio sidecars/plan sidecars/profile sidecars/rollout", others: "github.com/prometheus golang.org/x k8s.io sigs.k8s.io"},
+	{dir: "sidecars", own: "api/v1alpha1 internal/jitter internal/podnet internal/printable internal/sidecar sidecars/home sidecars/istio sidecars/plan sidecars/probe sidecars/profile sidecars/rollout", others: "github.com/prometheus golang.org/x k8s.io sigs.k8s.io"},
 	{dir: "sidecars/shared", own: "api/v1alpha1 internal/jitter internal/podnet internal/printable internal/sidecar sidecars sidecars/home sidecars/profile", others: "golang.org/x k8s.io sigs.k8s.io"},
 
 	{
 		dir: "sidecars/node", own: "api/v1alpha1 controllers internal/intent internal/jitter internal/netns internal/podnet internal/printable internal/sidecar iptables/kernel runtime/container " +
-			"sidecars sidecars/home sidecars/istio sidecars/profile sidecars/rollout sidecars/secretvolume sidecars/shared",
+			"sidecars sidecars/home sidecars/istio sidecars/probe sidecars/profile sidecars/rollout sidecars/secretvolume sidecars/shared",
 		others: "github.com/go-logr/logr github.com/prometheus golang.org/x google.golang.org/grpc k8s.io sigs.k8s.io",
 	},
 

@@ -13,6 +13,7 @@ import (
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/plan"
+	"istio-pod-network-controller/sidecars/probe"
 	"istio-pod-network-controller/sidecars/rollout"
 )
 
@@ -63,12 +64,12 @@ func (s stepping) stop(ctx context.Context, a plan.Action) error {
 	again := mine.stopped // the runtime has refused to
 	mine.stopped = true
 	s.answers[a.ID] = mine
-	if !mine.hung.IsZero() {
-		s.memory.why, s.memory.log, s.memory.last = mine.hangs(), "", "" // not why it could not hand over
-	} else if c := s.container(a.ID); !again && !mine.ready && s.aim != nil && c.Hash == s.aim.Hash { // a proxy that is only outdated has not failed
+	if !mine.probes.HungAt.IsZero() {
+		s.memory.why, s.memory.log, s.memory.last = mine.probes.Hangs(), "", "" // not why it could not hand over
+	} else if c := s.container(a.ID); !again && !mine.probes.WasReady && s.aim != nil && c.Hash == s.aim.Hash { // a proxy that is only outdated has not failed
 		why := a.Why
-		if mine.readiness.why != "" {
-			why += ": " + mine.readiness.why
+		if mine.probes.Readiness.Why != "" {
+			why += ": " + mine.probes.Readiness.Why
 		}
 		s.fault(ctx, why, mine.hash)
 	}
@@ -138,7 +139,7 @@ func (s stepping) report(d plan.Decision, did outcome) {
 		}
 		s.look(next)
 		tries := serving.Hash != p.Hash && f.bad == p.Hash // its upgrade fails
-		if !tries && time.Since(later(f.failed, s.answers[d.Serving].calm)) > calmTime {
+		if !tries && time.Since(later(f.failed, s.answers[d.Serving].probes.FirstReadyAt)) > calmTime {
 			f.failures, f.why, f.log = 0, "", ""
 		}
 	}
@@ -149,7 +150,7 @@ func (s stepping) report(d plan.Decision, did outcome) {
 }
 
 func (s stepping) noteEnd(ctx context.Context, a answer, why string) {
-	if a.ready {
+	if a.probes.WasReady {
 		s.memory.restarts++
 	}
 	s.count(func(of *Figures) { of.Restarts++ })
@@ -186,10 +187,10 @@ func (s stepping) look(next []podnet.Key) {
 
 // taken returns which other process listens on a port of a proxy that ended before it was ready, or "".
 func (s stepping) taken(ctx context.Context, a answer) string {
-	if s.choice.Profile == nil || a.ready {
+	if s.choice.Profile == nil || a.probes.WasReady {
 		return ""
 	}
-	if err := s.Asker.Ask(ctx, s.sandbox, s.madeFrom(a.hash), a.epoch, IsReady); errors.Is(err, ErrPortTaken) {
+	if err := s.Asker.Ask(ctx, s.sandbox, s.madeFrom(a.hash), a.epoch, probe.Ready); errors.Is(err, ErrPortTaken) {
 		return err.Error() + "; "
 	}
 	return ""

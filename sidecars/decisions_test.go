@@ -8,6 +8,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars/probe"
 	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/sidecars/rollout"
 )
@@ -78,7 +79,7 @@ type counted struct {
 	asks map[uint32]int // by epoch
 }
 
-func (c *counted) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, epoch uint32, q Question) error {
+func (c *counted) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, epoch uint32, q probe.Question) error {
 	c.mu.Lock()
 	c.asks[epoch]++
 	c.mu.Unlock()
@@ -162,7 +163,7 @@ func TestAgain_sandboxStarts_looksMoreAndMoreSeldom(t *testing.T) {
 		if first < 12 || all > 60 {
 			t.Errorf("the runtime was asked %d times in the first second, and %d times in nine", first, all)
 		}
-		after(2 * silentPoll)
+		after(2 * probe.SilentPoll)
 		n.mustSay(t, "u1", v1alpha1.Running, true)
 	})
 }

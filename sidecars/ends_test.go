@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/sidecars/probe"
 	"istio-pod-network-controller/sidecars/rollout"
 )
 
@@ -277,7 +278,7 @@ func TestAgain_proxyHangsAtStart_asksSeldom(t *testing.T) {
 		}
 		after(2 * time.Minute)
 		n.change(func() { n.containers["c001"].readyAfter = 0 })
-		after(silentPoll)
+		after(probe.SilentPoll)
 		n.mustSay(t, "u1", v1alpha1.Running, true)
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/probe"
 )
 
 // signalled is a node that notes which proxies get which signals.
@@ -269,7 +270,7 @@ func TestFinishWithApplication_proxyIsBeingMade_isEnded(t *testing.T) {
 				if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0)); err != nil || len(s.signals()) > 0 {
 					t.Errorf("told were %q, error %v", s.signals(), err)
 				}
-				after(2*time.Second + finishWait + startPoll)
+				after(2*time.Second + finishWait + probe.StartPoll)
 				if want := []string{"c001 SIGUSR1", "c001 SIGKILL"}; !slices.Equal(s.signals(), want) {
 					t.Errorf("told were %q, want %q", s.signals(), want)
 				}

@@ -8,6 +8,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/printable"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/probe"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -38,7 +39,7 @@ type followed struct {
 	profile string            // the pod's choice; Manager.mu protects it
 	over    time.Time         // when its application ended while another agent worked; Manager.mu protects it
 	answers map[string]answer // by container ID
-	replies []reply           // that no step has heard yet; Manager.mu protects them
+	replies []probe.Reply     // that no step has heard yet; Manager.mu protects them
 	list    listed
 	ends    map[string]seenEnd // that no step has learned of yet, by container ID; Manager.mu protects it
 	epoch   uint32             // the lowest that was not used yet
@@ -73,19 +74,12 @@ type followed struct {
 
 // answer is what is known of a running proxy.
 type answer struct {
-	epoch uint32
-	hash  string    // of the profile's version that it is of
-	under string    // hash of the profile's present version when it was made, as far as that is known
-	seen  time.Time // since when this agent knows the container
-	found bool      // this agent has not made it
-	// readiness and alive are how it answers the two questions. asking reports whether it is being asked one, heard whether it was ever asked
-	// whether it is ready, and slow whether the last question took long.
-	readiness, alive    pulse
-	asking, heard, slow bool
-	calm                time.Time // when it first answered
-	ready               bool      // it has answered once
-	now                 bool      // it has not missed too many questions since
-	hung                time.Time // when it had missed too many questions whether it is alive
+	epoch  uint32
+	hash   string    // of the profile's version that it is of
+	under  string    // hash of the profile's present version when it was made, as far as that is known
+	seen   time.Time // since when this agent knows the container
+	found  bool      // this agent has not made it
+	probes probe.Results
 	// watched reports whether its end is waited for.
 	watched bool
 	// gone is when this agent learned that its process has ended; zero: it has not. sure reports whether the kernel has said so, and untold whether

@@ -11,6 +11,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/probe"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -221,7 +222,7 @@ type asking struct {
 	ports map[uint32]int32 // by epoch
 }
 
-func (q asking) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, epoch uint32, to Question) error {
+func (q asking) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, epoch uint32, to probe.Question) error {
 	q.change(func() { q.ports[epoch] = to.Of(p, epoch).TCPPort })
 	return q.fakeNode.Ask(ctx, s, p, epoch, to)
 }

@@ -39,13 +39,13 @@ func envoyProfile(t *testing.T, changes ...func(*v1alpha1.ProxyProfileSpec)) *pr
 }
 
 // probe answers for a program, and remembers how it was started.
-type probe struct {
+type printing struct {
 	answer string
 	err    error
 	asked  *sidecar.Spec
 }
 
-func (p probe) Output(_ context.Context, spec sidecar.Spec) (string, error) {
+func (p printing) Output(_ context.Context, spec sidecar.Spec) (string, error) {
 	*p.asked = spec
 	return p.answer, p.err
 }
@@ -87,7 +87,7 @@ func TestTakePlace_versions_decide(t *testing.T) {
 			if err := os.MkdirAll(v.home.Shm(), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			got, err := takePlace(t.Context(), probe{c.answer, c.failure, &asked}, v, launch{Instance: profile.Instance{Version: p, Pod: thePod(), Epoch: 5}}, c.from)
+			got, err := takePlace(t.Context(), printing{c.answer, c.failure, &asked}, v, launch{Instance: profile.Instance{Version: p, Pod: thePod(), Epoch: 5}}, c.from)
 			if said := fmt.Sprint(err); c.wantErr != "" && !strings.Contains(said, c.wantErr) {
 				t.Errorf("error %s, want one with %q", said, c.wantErr)
 			}

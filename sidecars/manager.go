@@ -16,6 +16,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/home"
+	"istio-pod-network-controller/sidecars/probe"
 	"istio-pod-network-controller/sidecars/rollout"
 )
 
@@ -56,12 +57,12 @@ type Manager struct {
 	// Started gets the duration of each start: from when a sandbox without a proxy is followed until its first proxy is ready. It may be nil.
 	Started func(profile string, took time.Duration)
 
-	once      sync.Once
-	questions questions
-	queue     workqueue.TypedRateLimitingInterface[podnet.Key]
-	mu        sync.Mutex
-	known     map[podnet.Key]*followed
-	good      *rollout.Good
+	once  sync.Once
+	lanes probe.Lanes
+	queue workqueue.TypedRateLimitingInterface[podnet.Key]
+	mu    sync.Mutex
+	known map[podnet.Key]*followed
+	good  *rollout.Good
 	// lock is nil while this agent does not work. finishing are the calls that tell proxies to finish.
 	lock      *os.File
 	finishing sync.WaitGroup
@@ -209,7 +210,7 @@ func (m *Manager) mayFinish(key podnet.Key) bool {
 
 func (m *Manager) init() {
 	m.once.Do(func() {
-		m.questions = questions{make(chan struct{}, quickQuestions), make(chan struct{}, slowQuestions)}
+		m.lanes = probe.NewLanes()
 		m.good = &rollout.Good{Dir: filepath.Join(m.Homes.Root, home.Good)}
 		m.known, m.counted = map[podnet.Key]*followed{}, map[string]Figures{}
 		bounds := workqueue.NewTypedItemExponentialFailureRateLimiter[podnet.Key](firstPause, lastErrorPause)

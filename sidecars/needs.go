@@ -10,6 +10,7 @@ import (
 
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/probe"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -77,7 +78,7 @@ type Choice struct {
 // Asker reaches proxies, and their listeners, inside the networks of pods.
 type Asker interface {
 	// Ask returns nil if the proxy of an epoch answers a question with yes, and ErrPortTaken, whether there is a proxy or not, if another process has its ports.
-	Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, epoch uint32, q Question) error
+	Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, epoch uint32, q probe.Question) error
 	// Serves returns nil if an epoch's Envoy has taken over, as it says on a socket of its own.
 	Serves(ctx context.Context, s podnet.Sandbox, epoch uint32) error
 	// Listens returns ErrNobodyListens if connections to the profile's outbound port are refused.

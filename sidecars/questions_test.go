@@ -11,10 +11,11 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/probe"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
-func (n *fakeNode) Ask(ctx context.Context, s podnet.Sandbox, _ *profile.Version, epoch uint32, _ Question) error {
+func (n *fakeNode) Ask(ctx context.Context, s podnet.Sandbox, _ *profile.Version, epoch uint32, _ probe.Question) error {
 	ready, hangs, err := n.howReady(s.ID, epoch)
 	if hangs {
 		select {
@@ -227,7 +228,7 @@ type ownPort struct {
 	ports map[string]int32 // by image
 }
 
-func (q ownPort) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, epoch uint32, to Question) error {
+func (q ownPort) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, epoch uint32, to probe.Question) error {
 	wrong := false
 	q.change(func() {
 		for _, c := range q.containers {

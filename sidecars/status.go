@@ -51,8 +51,8 @@ func (v view) status(f *followed, d plan.Decision, pulling bool) Status {
 		out.Message = v.choice.Refusal
 	case v.done():
 		out.Message, out.Failure = endedWell, ""
-	case !v.answers[d.Serving].now && v.answers[d.Serving].readiness.why != "":
-		out.Message = "it does not answer: " + v.answers[d.Serving].readiness.why
+	case !v.answers[d.Serving].probes.ReadyNow && v.answers[d.Serving].probes.Readiness.Why != "":
+		out.Message = "it does not answer: " + v.answers[d.Serving].probes.Readiness.Why
 	case f.stale != "":
 		out.Message = printable.Joined(f.why, f.stale)
 	case f.why == "":
@@ -64,7 +64,7 @@ func (v view) status(f *followed, d plan.Decision, pulling bool) Status {
 	}
 	if shown != nil {
 		out.Epoch, out.Image, out.Hash = shown.Epoch, shown.Image, versionOf(*shown)
-		out.Ready = shown.ID == d.Serving && v.answers[shown.ID].now
+		out.Ready = shown.ID == d.Serving && v.answers[shown.ID].probes.ReadyNow
 		facts := v.home.IstioFacts(shown.Epoch)
 		out.Labels = facts.Labels
 		out.Message = printable.Joined(printable.Joined(out.Message, v.standIn(f, *shown)), facts.Aside)

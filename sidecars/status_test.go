@@ -9,6 +9,7 @@ import (
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/plan"
+	"istio-pod-network-controller/sidecars/probe"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -29,7 +30,7 @@ func TestStatus_messages_mostImportantFirst(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := view{
 				there: []sidecar.Container{{ID: "c1", State: sidecar.Running}}, choice: Choice{Name: "edge", Refusal: c.refusal}, home: home.Home{Path: t.TempDir()},
-				answers: map[string]answer{"c1": {ready: true, now: c.silent == "", readiness: pulse{why: c.silent}}},
+				answers: map[string]answer{"c1": {probes: probe.Results{WasReady: true, ReadyNow: c.silent == "", Readiness: probe.Pulse{Why: c.silent}}}},
 			}
 			got := v.status(&followed{why: c.why, stale: c.stale}, plan.Decision{Serving: "c1"}, false)
 			if got.Message != c.want || got.Failure != c.why || got.Ready != (c.silent == "") {

@@ -14,6 +14,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/plan"
+	"istio-pod-network-controller/sidecars/probe"
 )
 
 const (
@@ -129,9 +130,9 @@ func nextStep(s hearing, d plan.Decision, did outcome) time.Duration {
 	case did.absent && time.Since(s.memory.since) > lookFor:
 		return sweepInterval
 	case did.absent:
-		return startPause(s.memory.since)
+		return probe.StartPause(s.memory.since)
 	case len(d.Actions) > 0 && !did.pulling:
-		return startPoll
+		return probe.StartPoll
 	case len(d.Ask) == 0 && (s.choice.Ending || d.Serving == "" && s.home.Finished(time.Now())): // the pod is gone soon, or says that it has finished
 		return cleanInterval
 	}
@@ -142,5 +143,5 @@ func nextStep(s hearing, d plan.Decision, did outcome) time.Duration {
 	if !d.Again.IsZero() {
 		wait = min(wait, time.Until(d.Again))
 	}
-	return max(wait, startPoll)
+	return max(wait, probe.StartPoll)
 }

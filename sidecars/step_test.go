@@ -15,6 +15,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/home"
+	"istio-pod-network-controller/sidecars/probe"
 	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/sidecars/rollout"
 )
@@ -247,7 +248,7 @@ func TestNeedsTurn_proxies_onlyServingOnesDo(t *testing.T) {
 			c.there.ID = "c1"
 			v := view{
 				choice: Choice{Profile: &profile.Version{Name: "edge", Hash: "new"}}, home: home.Homes{Root: t.TempDir()}.Of(podnet.Key{PodUID: "u1", Sandbox: "s1"}),
-				there: []sidecar.Container{c.there}, answers: map[string]answer{"c1": {ready: c.ready}},
+				there: []sidecar.Container{c.there}, answers: map[string]answer{"c1": {probes: probe.Results{WasReady: c.ready}}},
 			}
 			if err := v.home.Prepare(home.Owner{}); err != nil {
 				t.Fatal(err)

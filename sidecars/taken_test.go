@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars/probe"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -78,7 +79,7 @@ type askedProfile struct {
 	hash string
 }
 
-func (a *askedProfile) Ask(_ context.Context, _ podnet.Sandbox, p *profile.Version, _ uint32, _ Question) error {
+func (a *askedProfile) Ask(_ context.Context, _ podnet.Sandbox, p *profile.Version, _ uint32, _ probe.Question) error {
 	a.hash = p.Hash
 	return ErrPortTaken
 }

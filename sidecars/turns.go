@@ -29,7 +29,7 @@ func (s turning) learn(ctx context.Context) (before *profile.Version, earlier []
 		return nil, nil, false
 	}
 	works := slices.ContainsFunc(s.there, func(c sidecar.Container) bool {
-		return c.State == sidecar.Running && versionOf(c) == p.Hash && s.answers[c.ID].ready && !s.drains(c.Epoch)
+		return c.State == sidecar.Running && versionOf(c) == p.Hash && s.answers[c.ID].probes.WasReady && !s.drains(c.Epoch)
 	})
 	if works {
 		s.noteGood(ctx, s.good.Works(p))
@@ -85,7 +85,7 @@ func (s turning) endsFirst() bool {
 func (s turning) isFull() bool {
 	stay := 0
 	for _, c := range s.there {
-		if c.State == sidecar.Running && (s.answers[c.ID].ready || s.drains(c.Epoch)) {
+		if c.State == sidecar.Running && (s.answers[c.ID].probes.WasReady || s.drains(c.Epoch)) {
 			stay++
 		}
 	}
@@ -106,7 +106,7 @@ func (s turning) isFirst(ctx context.Context) bool {
 // servesRotated reports whether the newest ready proxy has to be replaced for its secrets.
 func (s turning) servesRotated() bool {
 	for _, c := range slices.Backward(s.there) {
-		if c.State == sidecar.Running && s.answers[c.ID].ready && !s.drains(c.Epoch) {
+		if c.State == sidecar.Running && s.answers[c.ID].probes.WasReady && !s.drains(c.Epoch) {
 			return strings.HasSuffix(c.Hash, outdatedHash)
 		}
 	}

@@ -57,8 +57,8 @@ func (v view) observed(unheard bool) []plan.Proxy {
 	for _, c := range v.there {
 		a := v.answers[c.ID]
 		p := plan.Proxy{
-			ID: c.ID, Epoch: c.Epoch, State: c.State, Hash: c.Hash, Since: a.seen, Asked: a.heard, Ready: a.ready,
-			DrainedAt: v.home.NotedAt(home.Draining, c.Epoch), Stays: v.isDone(c) || a.untold, Hung: !a.hung.IsZero(),
+			ID: c.ID, Epoch: c.Epoch, State: c.State, Hash: c.Hash, Since: a.seen, Asked: a.probes.Asked, Ready: a.probes.WasReady,
+			DrainedAt: v.home.NotedAt(home.Draining, c.Epoch), Stays: v.isDone(c) || a.untold, Hung: !a.probes.HungAt.IsZero(),
 		}
 		if c.HotRestart != nil && c.State == sidecar.Running {
 			p.Ready = v.home.Noted(home.Ready, c.Epoch)
@@ -76,7 +76,7 @@ func (v view) needsTurn() bool {
 	old, present := false, false
 	for _, c := range v.there {
 		a := v.answers[c.ID]
-		if c.State != sidecar.Running || !a.ready || !a.hung.IsZero() || v.drains(c.Epoch) {
+		if c.State != sidecar.Running || !a.probes.WasReady || !a.probes.HungAt.IsZero() || v.drains(c.Epoch) {
 			continue
 		}
 		old, present = old || c.Hash != v.choice.Profile.Hash, present || c.Hash == v.choice.Profile.Hash
@@ -120,14 +120,14 @@ func (v view) replaced(epoch uint32) bool {
 // clings reports whether there is a proxy that hangs, and a successor has failed since: it cannot hand over.
 func (v view) clings(f *followed) bool {
 	return slices.ContainsFunc(v.there, func(c sidecar.Container) bool {
-		hung := v.answers[c.ID].hung
+		hung := v.answers[c.ID].probes.HungAt
 		return !hung.IsZero() && c.State == sidecar.Running && f.failed.After(hung)
 	})
 }
 
 // expected reports whether a proxy's end is no news: it was noted, it was told to end, or it was to be replaced since it hung.
 func (v view) expected(a answer) bool {
-	return !a.hung.IsZero() || a.ended || a.stopped || v.drains(a.epoch) || v.home.Noted(home.Telling, a.epoch) || v.replaced(a.epoch)
+	return !a.probes.HungAt.IsZero() || a.ended || a.stopped || v.drains(a.epoch) || v.home.Noted(home.Telling, a.epoch) || v.replaced(a.epoch)
 }
 
 // hotRestarts reports whether there are proxies that take over from each other by Envoy's hot restart.

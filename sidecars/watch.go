@@ -8,6 +8,7 @@ import (
 	"istio-pod-network-controller/internal/jitter"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/probe"
 )
 
 // watchPause is the time until a proxy is watched again after the runtime could not name its process.
@@ -58,12 +59,12 @@ func (s ending) believe(seen map[string]seenEnd) {
 		a := s.answers[c.ID]
 		end, gone := seen[c.ID]
 		if gone {
-			a.gone, a.sure, a.now = end.at, end.sure, false
+			a.gone, a.sure, a.probes.ReadyNow = end.at, end.sure, false
 		}
 		a.untold = !a.gone.IsZero() && c.State == sidecar.Running
 		switch {
 		case c.State == sidecar.Exited && a.gone.IsZero():
-			a.gone, a.now = time.Now(), false
+			a.gone, a.probes.ReadyNow = time.Now(), false
 		case a.untold && a.sure:
 			s.there[i].State = sidecar.Exited
 		}
@@ -86,7 +87,7 @@ func (s ending) untold(id string, err error) bool {
 func (s ending) sooner(again time.Duration) time.Duration {
 	for _, c := range s.there {
 		if a := s.answers[c.ID]; a.untold {
-			again = min(again, max(tellPause, time.Since(a.gone)/tellPart), silentPoll)
+			again = min(again, max(tellPause, time.Since(a.gone)/tellPart), probe.SilentPoll)
 		}
 	}
 	return again

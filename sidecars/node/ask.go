@@ -20,6 +20,7 @@ import (
 	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/sidecars/home"
+	"istio-pod-network-controller/sidecars/probe"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -34,11 +35,11 @@ type asker struct {
 // Ask returns nil if the proxy of an epoch is ready, or alive, and sidecars.ErrPortTaken if another user listens on its ports. Old and new HAProxy
 // have the same listeners, and either takes a connection to them. So a HAProxy that is to be ready must answer on the socket that only its
 // epoch has, too.
-func (a asker) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, epoch uint32, q sidecars.Question) error {
+func (a asker) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, epoch uint32, q probe.Question) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	r, ports := q.Of(p, epoch), p.Ports()
-	if p.Spec.Istio != nil && q == sidecars.IsReady {
+	if p.Spec.Istio != nil && q == probe.Ready {
 		facts := a.homes.IstioFacts(s, epoch)
 		if facts.StatusPort == 0 {
 			return errors.New("its ports are not known: its file facts.json is no longer in --sidecar-root, or another profile made it; it is replaced")
@@ -48,7 +49,7 @@ func (a asker) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, ep
 	if err := a.checkPorts(ctx, s, a.homes.User(s, p), ports); err != nil {
 		return err
 	}
-	if p.Spec.Handover == v1alpha1.HandoverHAProxy && q == sidecars.IsReady {
+	if p.Spec.Handover == v1alpha1.HandoverHAProxy && q == probe.Ready {
 		if err := askHAProxy(ctx, a.homes.HandoverSocket(s, epoch)); err != nil {
 			return err
 		}

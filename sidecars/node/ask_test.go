@@ -13,8 +13,8 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/sidecars/home"
+	"istio-pod-network-controller/sidecars/probe"
 	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/test/kerneltest"
 )
@@ -71,7 +71,7 @@ func TestAsk_eachKindOfReadiness_isAsked(t *testing.T) {
 		"a port of another epoch":              {readiness: v1alpha1.Readiness{TCPPort: 7001}, handover: v1alpha1.HandoverHAProxy, epoch: 2},
 	} {
 		p := &profile.Version{Spec: v1alpha1.ProxyProfileSpec{Readiness: c.readiness, Handover: c.handover}}
-		if err := a.Ask(t.Context(), s, p, c.epoch, sidecars.IsReady); c.ready != (err == nil) {
+		if err := a.Ask(t.Context(), s, p, c.epoch, probe.Ready); c.ready != (err == nil) {
 			t.Errorf("%s: %v", name, err)
 		} else if err != nil && strings.Contains(err.Error(), "127.0.0.1:") {
 			t.Errorf("%s: the words are others each time: %v", name, err)

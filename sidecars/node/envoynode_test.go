@@ -14,6 +14,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/probe"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -58,7 +59,7 @@ func (a countedAsker) Serves(ctx context.Context, s podnet.Sandbox, epoch uint32
 	return a.node.call()
 }
 
-func (a countedAsker) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, epoch uint32, q sidecars.Question) error {
+func (a countedAsker) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, epoch uint32, q probe.Question) error {
 	if err := a.asker.Ask(ctx, s, p, epoch, q); err != nil {
 		return err
 	}

@@ -17,9 +17,9 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/istio"
+	"istio-pod-network-controller/sidecars/probe"
 	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/test/kerneltest"
 )
@@ -45,7 +45,7 @@ func TestIstio_portsOfTheEpoch_areUsed(t *testing.T) {
 	}
 	p := &profile.Version{Spec: v1alpha1.ProxyProfileSpec{Istio: &v1alpha1.Istio{}}}
 	a := asker{namespaces: namespaces(t), homes: homes}
-	if err := a.Ask(t.Context(), s, p, 1, sidecars.IsReady); err != nil {
+	if err := a.Ask(t.Context(), s, p, 1, probe.Ready); err != nil {
 		t.Error(err)
 	}
 	if err := a.Close(t.Context(), s, 15320); err != nil {
@@ -56,11 +56,11 @@ func TestIstio_portsOfTheEpoch_areUsed(t *testing.T) {
 			t.Errorf("asked %q, want %q", got, want)
 		}
 	}
-	if err := a.Ask(t.Context(), s, p, 3, sidecars.IsReady); err == nil || !strings.Contains(err.Error(), "facts.json") {
+	if err := a.Ask(t.Context(), s, p, 3, probe.Ready); err == nil || !strings.Contains(err.Error(), "facts.json") {
 		t.Errorf("its ports are not known: %v", err)
 	}
 	p.Spec.RunAsUser = 7000 // the server is another user's
-	if err := a.Ask(t.Context(), s, p, 1, sidecars.IsReady); err == nil || !strings.Contains(err.Error(), "listens on port 15320") {
+	if err := a.Ask(t.Context(), s, p, 1, probe.Ready); err == nil || !strings.Contains(err.Error(), "listens on port 15320") {
 		t.Errorf("its port is taken: %v", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/sidecars/home"
+	"istio-pod-network-controller/sidecars/probe"
 	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/test/kerneltest"
 )
@@ -59,7 +60,7 @@ func TestAsk_applicationHasThePort_isRefused(t *testing.T) {
 			if c.home != 0 {
 				makeRunDirectory(t, a.homes.RunDirectory(s), c.home)
 			}
-			err := a.Ask(t.Context(), s, &profile.Version{Spec: c.spec}, 0, sidecars.IsReady)
+			err := a.Ask(t.Context(), s, &profile.Version{Spec: c.spec}, 0, probe.Ready)
 			if errors.Is(err, sidecars.ErrPortTaken) != (c.wantedPorts != "") || err != nil && !strings.Contains(err.Error(), c.wantedPorts) || c.wantedPorts == "" && err != nil {
 				t.Errorf("error %v, want %q in it", err, c.wantedPorts)
 			}

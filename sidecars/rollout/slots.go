@@ -60,8 +60,8 @@ type waiter struct {
 	want UpgradeSlot
 }
 
-// of returns the roll-out of a profile, and whether a version is the present one: a step that began before an edit of the profile still has the old
-// one. A new version begins without failures, and its upgrades share the slots with those of the old one that are under way.
+// of returns the roll-out of a profile, and whether a version is the present one: a step that began before an edit of the profile has an
+// older one. A new version begins without failures, and its upgrades share the slots with upgrades that are under way.
 func (r *Queue) of(p *profile.Version) (now *rollout, present bool) {
 	if r.by == nil {
 		r.by = map[string]*rollout{}
