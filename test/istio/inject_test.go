@@ -70,10 +70,10 @@ func TestInjectedPods_theProxyIsKnown(t *testing.T) {
 		"a regular proxy":              {change: regular(nil), uid: 1337, gid: 1337},
 		"a native one":                 {change: nativeProxy(nil), uid: 1337, gid: 1337},
 		"TPROXY":                       {change: annotated("sidecar.istio.io/interceptionMode", "TPROXY"), uid: 1337, gid: 1337},
-		"an init container":            {change: regular(withInit(nil)), uid: 1337, gid: 1337},
+		"an init container":            {change: regular(withInit(nil)), uid: 1337, gid: 1337, note: `init container "migrate" runs before the proxy listens`},
 		"an init container as 1337":    {change: regular(withInit(ids(1337, -1))), uid: 1337, gid: 1337, note: `init container "migrate" runs as the proxy (uid 1337)`},
 		"both as 1337":                 {change: withInit(ids(1337, 1337)), uid: 1337, gid: 1337, note: `init container "migrate" runs as the proxy (uid 1337)`},
-		"a native sidecar as 1337":     {change: native(withInit(ids(1337, -1))), gid: 1337},
+		"a native sidecar as 1337":     {change: native(withInit(ids(1337, -1))), gid: 1337, note: `init container "migrate" runs before the proxy listens`},
 		"the application as user 1337": {change: appAs(1337, -1), gid: 1337},
 		"the application as 1337":      {change: appAs(1337, 1337), fault: `uid 1337 is also that of container "app", and gid 1337 is also that of container "app"`},
 		"the pod as 1337": {
