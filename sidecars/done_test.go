@@ -8,6 +8,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // A proxy that has ended with code 0 is not started again by any agent if its profile says so, until the profile has changed.
@@ -26,7 +27,7 @@ func TestIsDone_onFailureAndCode0_isNotStartedAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-				n.profile.Spec.RestartPolicy = restartOnFailure
+				n.profile.Spec.RestartPolicy = profile.RestartOnFailure
 				m, stop := agent()
 				m.Follow(sandboxOf("u1"))
 				after(time.Minute)
@@ -65,7 +66,7 @@ func TestIsDone_agentAndProfileChange_isNoFailure(t *testing.T) {
 	for name, starts := range map[string]bool{"the next agent starts another": false, "the last agent has started another": true} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-				n.profile.Spec.RestartPolicy = restartOnFailure
+				n.profile.Spec.RestartPolicy = profile.RestartOnFailure
 				m, stop := agent()
 				m.Follow(sandboxOf("u1"))
 				after(time.Second)
@@ -93,7 +94,7 @@ func TestIsDone_agentAndProfileChange_isNoFailure(t *testing.T) {
 // A new version that ends at once with code 0 has failed: the old one serves, and the new one is tried again.
 func TestIsDone_newVersionEndsAtOnce_oldServes(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		n.profile.Spec.RestartPolicy = restartOnFailure
+		n.profile.Spec.RestartPolicy = profile.RestartOnFailure
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
@@ -135,7 +136,7 @@ func TestSweep_sandboxEnded_removesContainer(t *testing.T) {
 func TestStop_agentIsKilledBehindIt_nextAgentStartsProxy(t *testing.T) {
 	for kill, survived := 1, false; !survived && !t.Failed(); kill++ {
 		bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-			n.profile.Spec.Handover, n.profile.Spec.RestartPolicy = v1alpha1.HandoverNone, restartOnFailure
+			n.profile.Spec.Handover, n.profile.Spec.RestartPolicy = v1alpha1.HandoverNone, profile.RestartOnFailure
 			m, stop := agent()
 			m.Follow(sandboxOf("u1"))
 			after(time.Second)
@@ -162,7 +163,7 @@ func TestStop_agentIsKilledBehindIt_nextAgentStartsProxy(t *testing.T) {
 // A proxy of the version before, made while the present one fails, may end for good, too.
 func TestIsDone_lastGoodEndsWithCode0_isNotStartedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		n.profile.Spec.RestartPolicy = restartOnFailure
+		n.profile.Spec.RestartPolicy = profile.RestartOnFailure
 		n.behave = only(neverReady, image(2))
 		m, stop := agent()
 		defer stop()

@@ -291,13 +291,13 @@ func TestReport_failure_isSaidUntilNextIsCalm(t *testing.T) {
 		defer stop()
 		m.Follow(sandboxOf("u1"))
 		after(time.Second)
-		n.change(func() { n.behave = func(p *fakeProxy) { p.readyAfter = 2 * calmTime } })
+		n.change(func() { n.behave = func(p *fakeProxy) { p.readyAfter = 2 * stableTime } })
 		n.end("c001", 3)
-		after(2*calmTime + calmTime/2)
+		after(2*stableTime + stableTime/2)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); !strings.Contains(said.Message, "exit code 3") {
 			t.Errorf("half a minute after it is ready the ManagedProxy says %+v", said)
 		}
-		after(calmTime)
+		after(stableTime)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Message != "" || said.Failure != "" {
 			t.Errorf("at last the ManagedProxy says %+v", said)
 		}

@@ -48,25 +48,27 @@ type Figures struct {
 }
 
 // count changes the figures of a sandbox's profile. A name without a profile has no figures: pods choose names, and figures are kept.
-func (s stepping) count(change func(*Figures)) {
-	if s.choice.Profile == nil {
+func (m *Manager) count(of Choice, change func(*Figures)) {
+	if of.Profile == nil {
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	of := s.counted[s.choice.Name]
-	change(&of)
-	s.counted[s.choice.Name] = of
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	figures := m.counted[of.Name]
+	change(&figures)
+	m.counted[of.Name] = figures
 }
 
 // countHealth reports a successful start, and remembers the proxy's health.
-func (s stepping) countHealth(status Status) {
-	f := s.memory
-	if status.Ready && f.starts && s.choice.Profile != nil && s.Started != nil {
-		s.Started(s.choice.Name, time.Since(f.since))
+func (m *Manager) countHealth(o observed, mem memory, status Status) memory {
+	if status.Ready && mem.starts && o.choice.Profile != nil && m.Started != nil {
+		m.Started(o.choice.Name, time.Since(mem.since))
 	}
-	f.starts = f.starts && !status.Ready
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f.health = healthOf(status)
+	mem.starts = mem.starts && !status.Ready
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.known[o.key]; e != nil {
+		e.health = healthOf(status)
+	}
+	return mem
 }

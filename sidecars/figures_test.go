@@ -85,7 +85,7 @@ func TestFigures_lifeOfAProxy_isCounted(t *testing.T) {
 		after(5 * time.Second)
 		mustFigure(t, m, "another one has come", Figures{Pods: pods(map[Health]int{HealthReady: 1}), Restarts: 1})
 
-		after(2 * calmTime)
+		after(2 * stableTime)
 		n.change(func() {
 			n.profile.Spec.Image = "localhost/haproxy:2"
 			n.profile.Generation++

@@ -86,15 +86,15 @@ func staysEnded(pod *corev1.Pod, ended []sidecar.Application) bool {
 
 // finishWithApplication tells the proxies of a pod that ends to finish once its application has ended, for runtimes that do not say so, for an agent
 // that was told so and ended, and for a proxy that was being made then. A proxy that ignores the signal of the runtime, as the first process of its namespace may, would hold up the end of its sandbox.
-func (s ending) finishWithApplication(ctx context.Context) error {
-	if over := s.choice.Ending || s.home.Finished(time.Now()); !over || !slices.ContainsFunc(s.there, isRunning) {
+func finishWithApplication(ctx context.Context, runtime Runtime, o observed) error {
+	if over := o.choice.Ending || o.notes.Finished(time.Now()); !over || !slices.ContainsFunc(o.containers, isRunning) {
 		return nil
 	}
-	all, err := s.Runtime.Applications(ctx, s.key.Sandbox)
+	all, err := runtime.Applications(ctx, o.key.Sandbox)
 	if err != nil || slices.ContainsFunc(all, func(a sidecar.Application) bool { return a.State != sidecar.Exited }) {
 		return err
 	}
-	return finish(ctx, s.Runtime, s.key, s.home)
+	return finish(ctx, runtime, o.key, o.home)
 }
 
 func isRunning(c sidecar.Container) bool { return c.State == sidecar.Running }
@@ -112,13 +112,14 @@ func finish(ctx context.Context, runtime Runtime, key podnet.Key, h home.Home) e
 	if err := h.NoteFinished(); err != nil {
 		return err
 	}
+	notes := h.Notes()
 	var ending sync.WaitGroup
 	ends := make([]error, len(all))
 	for i, c := range all {
 		if c.Sandbox != key.Sandbox || c.State != sidecar.Running {
 			continue
 		}
-		if !h.Noted(home.Draining, c.Epoch) { // it was told before
+		if !notes.Has(home.Draining, c.Epoch) { // it was told before
 			if ends[i] = tell(ctx, runtime, c); ends[i] != nil {
 				continue
 			}
@@ -159,12 +160,8 @@ func unlessGone(err error) error {
 }
 
 // finishLate tells a sandbox's proxies to finish if its application has ended lately, while another agent worked, and that one has not told them.
-func finishLate(ctx context.Context, m *Manager, key podnet.Key, f *followed) error {
-	m.mu.Lock()
-	at := f.over
-	f.over = time.Time{}
-	m.mu.Unlock()
-	if time.Since(at) >= home.FinishedFor || m.Homes.Of(key).Finished(time.Now()) {
+func finishLate(ctx context.Context, m *Manager, key podnet.Key, at time.Time) error {
+	if time.Since(at) >= home.FinishedFor || m.Homes.Of(key).Notes().Finished(time.Now()) {
 		return nil
 	}
 	err := finish(ctx, m.Runtime, key, m.Homes.Of(key))

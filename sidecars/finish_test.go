@@ -17,7 +17,7 @@ import (
 	"istio-pod-network-controller/sidecars/home"
 )
 
-func ended(name string, attempt uint32, code int32) sidecar.Application {
+func exitedApp(name string, attempt uint32, code int32) sidecar.Application {
 	return sidecar.Application{ID: name, Name: name, Attempt: attempt, State: sidecar.Exited, ExitCode: code}
 }
 
@@ -34,7 +34,7 @@ func TestStaysEnded_restartPolicies_asTheKubelet(t *testing.T) {
 		return out
 	}
 	both := func(code int32) []sidecar.Application {
-		return []sidecar.Application{ended("init", 0, 0), ended("app", 0, code), ended("helper", 0, 0)}
+		return []sidecar.Application{exitedApp("init", 0, 0), exitedApp("app", 0, code), exitedApp("helper", 0, 0)}
 	}
 	for name, c := range map[string]struct {
 		pod   *corev1.Pod
@@ -45,13 +45,13 @@ func TestStaysEnded_restartPolicies_asTheKubelet(t *testing.T) {
 		"a Job that fails, and is not tried again":    {pod(corev1.RestartPolicyNever), both(1), true},
 		"a Job that completes, and would be tried":    {pod(corev1.RestartPolicyOnFailure), both(0), true},
 		"a Job that fails, and is tried again":        {pod(corev1.RestartPolicyOnFailure), both(1), false},
-		"a Job that failed once, and has completed":   {pod(corev1.RestartPolicyOnFailure), append([]sidecar.Application{ended("app", 0, 1), ended("app", 1, 0)}, ended("helper", 0, 0)), true},
-		"a Job that had completed once, and fails":    {pod(corev1.RestartPolicyOnFailure), append([]sidecar.Application{ended("app", 1, 1), ended("app", 0, 0)}, ended("helper", 0, 0)), false},
+		"a Job that failed once, and has completed":   {pod(corev1.RestartPolicyOnFailure), append([]sidecar.Application{exitedApp("app", 0, 1), exitedApp("app", 1, 0)}, exitedApp("helper", 0, 0)), true},
+		"a Job that had completed once, and fails":    {pod(corev1.RestartPolicyOnFailure), append([]sidecar.Application{exitedApp("app", 1, 1), exitedApp("app", 0, 0)}, exitedApp("helper", 0, 0)), false},
 		"an application that crashes":                 {pod(corev1.RestartPolicyAlways), both(1), false},
 		"an application that ends without an error":   {pod(corev1.RestartPolicyAlways), both(0), false},
 		"the same, and the pod is being deleted":      {pod(corev1.RestartPolicyAlways, func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }), both(0), true},
-		"an init container, before the application":   {pod(corev1.RestartPolicyNever), []sidecar.Application{ended("init", 0, 0)}, false},
-		"the first of two, before the second started": {pod(corev1.RestartPolicyNever), []sidecar.Application{ended("app", 0, 0)}, false},
+		"an init container, before the application":   {pod(corev1.RestartPolicyNever), []sidecar.Application{exitedApp("init", 0, 0)}, false},
+		"the first of two, before the second started": {pod(corev1.RestartPolicyNever), []sidecar.Application{exitedApp("app", 0, 0)}, false},
 		"a container with a policy of its own": {
 			pod(corev1.RestartPolicyNever, func(p *corev1.Pod) { p.Spec.Containers[0].RestartPolicy = &always }), both(0), false,
 		},
@@ -128,7 +128,7 @@ func TestContainerEnded_lastApplication_finishesProxies(t *testing.T) {
 					n.change(func() { c.change(a) })
 				}
 				proxy, began := n.containers["c001"], time.Now()
-				err := m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, c.code))
+				err := m.ContainerEnded(t.Context(), sandboxOf("u1"), exitedApp("app", 0, c.code))
 				if took := time.Since(began); took > finishWait || (err != nil) != (a.err != nil) {
 					t.Errorf("it took %s: %v", took, err)
 				}
@@ -144,13 +144,13 @@ func TestContainerEnded_lastApplication_finishesProxies(t *testing.T) {
 func TestContainerEnded_finished_startsNoProxy(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		n.behave = func(p *fakeProxy) { p.drains = 20 * time.Millisecond }
-		a := &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{ended("app", 0, 0)}}
+		a := &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{exitedApp("app", 0, 0)}}
 		for range 2 { // the second agent knows it, too
 			m, stop := agent()
 			m.Runtime, m.Cluster = a, a
 			m.Follow(sandboxOf("u1"))
 			after(time.Second)
-			if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0)); err != nil {
+			if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), exitedApp("app", 0, 0)); err != nil {
 				t.Error(err)
 			}
 			after(10 * time.Second)
@@ -174,13 +174,13 @@ func TestContainerEnded_finished_startsNoProxy(t *testing.T) {
 // A Job's pod says that it has finished a moment after its proxy has. Nothing announces that.
 func TestContainerEnded_statusLate_staysEnded(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		a := &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{ended("app", 0, 0)}}
+		a := &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{exitedApp("app", 0, 0)}}
 		m, stop := agent()
 		defer stop()
 		m.Runtime, m.Cluster = a, a
 		m.Follow(sandboxOf("u1"))
 		after(time.Second)
-		if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0)); err != nil {
+		if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), exitedApp("app", 0, 0)); err != nil {
 			t.Error(err)
 		}
 		after(2 * time.Second)
@@ -204,7 +204,7 @@ func TestSweep_applicationEndedLately_keepsHome(t *testing.T) {
 		_, stop = agent()
 		defer stop()
 		after(time.Second)
-		if !left.Finished(time.Now()) {
+		if !left.Notes().Finished(time.Now()) {
 			t.Error("it is forgotten at once")
 		}
 		after(3 * home.FinishedFor)
@@ -217,7 +217,7 @@ func TestSweep_applicationEndedLately_keepsHome(t *testing.T) {
 // The runtime waits for the answer, so a sandbox that is not followed costs no question.
 func TestContainerEnded_notFollowed_asksNothing(t *testing.T) {
 	m := &Manager{Homes: home.Homes{Root: t.TempDir()}} // without a runtime to ask
-	if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0)); err != nil {
+	if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), exitedApp("app", 0, 0)); err != nil {
 		t.Error(err)
 	}
 }
@@ -228,7 +228,7 @@ func TestNoteEnds_applicationHasEnded_isNoFailureIfForGood(t *testing.T) {
 		all      []sidecar.Application
 		finished bool
 	}{
-		"the Job's container has ended": {[]sidecar.Application{ended("app", 0, 0)}, true},
+		"the Job's container has ended": {[]sidecar.Application{exitedApp("app", 0, 0)}, true},
 		"it runs":                       {[]sidecar.Application{{ID: "app", Name: "app", State: sidecar.Running}}, false},
 		"it was not started yet":        {nil, false},
 	} {

@@ -41,7 +41,7 @@ func (s *signalled) signals() []string {
 // wantTold wants some proxies to have been told to finish, and none to be told again.
 func (s *signalled) wantTold(t *testing.T, m *Manager, want []string) {
 	t.Helper()
-	_ = m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0))
+	_ = m.ContainerEnded(t.Context(), sandboxOf("u1"), exitedApp("app", 0, 0))
 	if got := s.signals(); !slices.Equal(got, want) {
 		t.Errorf("told were %q, want %q", got, want)
 	}
@@ -111,7 +111,7 @@ func TestFinish_proxies_onlyRunningOnesAreTold(t *testing.T) {
 				if c.prepare != nil {
 					c.prepare(n)
 				}
-				s := &signalled{applications: &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{ended("app", 0, 0)}}}
+				s := &signalled{applications: &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{exitedApp("app", 0, 0)}}}
 				m, stop := agent()
 				defer stop()
 				m.Runtime, m.Cluster = s, s
@@ -121,7 +121,7 @@ func TestFinish_proxies_onlyRunningOnesAreTold(t *testing.T) {
 					c.before(s, m)
 				}
 				began := time.Now()
-				err := m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0))
+				err := m.ContainerEnded(t.Context(), sandboxOf("u1"), exitedApp("app", 0, 0))
 				if took := time.Since(began); !errors.Is(err, c.err) || took < c.took || took > c.took+10*time.Millisecond {
 					t.Errorf("it took %s: %v", took, err)
 				}
@@ -135,7 +135,7 @@ func TestFinish_proxies_onlyRunningOnesAreTold(t *testing.T) {
 func TestFinish_agentEnds_proxyKeepsItsTime(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		n.behave = func(p *fakeProxy) { p.drains = 100 * time.Millisecond }
-		s := &signalled{applications: &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{ended("app", 0, 0)}}}
+		s := &signalled{applications: &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{exitedApp("app", 0, 0)}}}
 		m, stop := agent()
 		defer stop()
 		m.Runtime, m.Cluster = s, s
@@ -143,7 +143,7 @@ func TestFinish_agentEnds_proxyKeepsItsTime(t *testing.T) {
 		after(time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		if err := m.ContainerEnded(ctx, sandboxOf("u1"), ended("app", 0, 0)); err != nil {
+		if err := m.ContainerEnded(ctx, sandboxOf("u1"), exitedApp("app", 0, 0)); err != nil {
 			t.Error(err)
 		}
 		s.wantTold(t, m, []string{"c001 SIGUSR1"})
@@ -158,13 +158,13 @@ func (unwatched) Wait(context.Context, string) error { return errors.New("not no
 func TestFinish_endCannotBeWaitedFor_proxyKeepsItsTime(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		n.behave = func(p *fakeProxy) { p.drains = 100 * time.Millisecond }
-		s := &signalled{applications: &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{ended("app", 0, 0)}}}
+		s := &signalled{applications: &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{exitedApp("app", 0, 0)}}}
 		m, stop := agent()
 		defer stop()
 		m.Runtime, m.Cluster = unwatched{s}, s
 		m.Follow(sandboxOf("u1"))
 		after(time.Second)
-		if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0)); err != nil {
+		if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), exitedApp("app", 0, 0)); err != nil {
 			t.Error(err)
 		}
 		n.change(func() {
@@ -183,8 +183,8 @@ func TestContainerEnded_runtimeDoesNotSayWhen_listCounts(t *testing.T) {
 		want   []string
 	}{
 		"it is being stopped":                 {maybe, nil},
-		"it has ended":                        {ended("app", 0, 0), []string{"c001 SIGUSR1", "c001 SIGKILL"}},
-		"it has failed, and is started again": {ended("app", 0, 1), nil},
+		"it has ended":                        {exitedApp("app", 0, 0), []string{"c001 SIGUSR1", "c001 SIGKILL"}},
+		"it has failed, and is started again": {exitedApp("app", 0, 1), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
@@ -217,7 +217,7 @@ func TestFinishWithApplication_podIsGone_proxyIsEnded(t *testing.T) {
 				if len(s.signals()) > 0 {
 					t.Errorf("told were %q while the application runs", s.signals())
 				}
-				n.change(func() { s.all[0] = ended("app", 0, 143) })
+				n.change(func() { s.all[0] = exitedApp("app", 0, 143) })
 				after(5 * time.Second)
 				if want := []string{"c001 SIGUSR1", "c001 SIGKILL"}; !slices.Equal(s.signals(), want) || m.follows(sandboxOf("u1").Key()) || len(n.containers) > 0 {
 					t.Errorf("told were %q, want %q; followed: %t, left: %v", s.signals(), want, m.follows(sandboxOf("u1").Key()), n.containers)
@@ -231,7 +231,7 @@ func TestFinishWithApplication_podIsGone_proxyIsEnded(t *testing.T) {
 func TestFinishWithApplication_agentWasKilled_nextOneEndsTheProxy(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		n.behave = func(p *fakeProxy) { p.drains = -1 }
-		s := &signalled{applications: &applications{fakeNode: n, all: []sidecar.Application{ended("app", 0, 143)}}}
+		s := &signalled{applications: &applications{fakeNode: n, all: []sidecar.Application{exitedApp("app", 0, 143)}}}
 		m, stop := s.looksAfter(agent)
 		defer stop()
 		if err := m.Homes.Of(podnet.Key{PodUID: "u1", Sandbox: sandboxOf("u1").ID}).NoteFinished(); err != nil {
@@ -260,14 +260,14 @@ func TestFinishWithApplication_proxyIsBeingMade_isEnded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 				n.behave = func(p *fakeProxy) { p.drains = -1 }
-				s := &signalled{applications: &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{ended("app", 0, 0)}}}
+				s := &signalled{applications: &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{exitedApp("app", 0, 0)}}}
 				m, stop := agent()
 				defer stop()
 				m.Runtime, m.Cluster = making{s}, s
 				m.Follow(sandboxOf("u1"))
 				after(time.Second)
 				n.change(func() { n.ending = ending })
-				if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0)); err != nil || len(s.signals()) > 0 {
+				if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), exitedApp("app", 0, 0)); err != nil || len(s.signals()) > 0 {
 					t.Errorf("told were %q, error %v", s.signals(), err)
 				}
 				after(2*time.Second + finishWait + probe.StartPoll)
@@ -286,7 +286,7 @@ func TestFinishWithApplication_proxyIsBeingMade_isEnded(t *testing.T) {
 // Without a word of the runtime the agent sees by itself that the application of a pod that ends has ended.
 func TestFinishWithApplication_runtimeSaysNothing_proxyIsTold(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		s := &signalled{applications: &applications{fakeNode: n, all: []sidecar.Application{ended("init", 0, 0), {ID: "app", Name: "app", State: sidecar.Running}}}}
+		s := &signalled{applications: &applications{fakeNode: n, all: []sidecar.Application{exitedApp("init", 0, 0), {ID: "app", Name: "app", State: sidecar.Running}}}}
 		m, stop := s.looksAfter(agent)
 		defer stop()
 		n.change(func() { n.ending = true })
@@ -295,7 +295,7 @@ func TestFinishWithApplication_runtimeSaysNothing_proxyIsTold(t *testing.T) {
 		if len(s.signals()) > 0 {
 			t.Errorf("told were %q while the application runs", s.signals())
 		}
-		n.change(func() { s.all[1] = ended("app", 0, 143) })
+		n.change(func() { s.all[1] = exitedApp("app", 0, 143) })
 		after(cleanInterval)
 		if want := []string{"c001 SIGUSR1", "c001 SIGKILL"}; !slices.Equal(s.signals(), want) {
 			t.Errorf("told were %q, want %q", s.signals(), want)

@@ -24,14 +24,11 @@ const argVersion = "--hot-restart-version"
 // errReplace means that no proxy of the new version can take over, and that the profile accepts the loss of connections.
 var errReplace = errors.New("the new version cannot take over")
 
-// errServesNot means that an Envoy has not taken over yet.
-var errServesNot = errors.New("its admin interface does not say that it serves")
-
-// takePlace finds the place of a proxy that is about to be made, and readies the memory and sockets that it shares with the one it takes over
-// from (nil: it is the first of a line). The error says why it cannot take over.
-func takePlace(ctx context.Context, prober Prober, v view, l launch, from *sidecar.Container) (*sidecar.HotRestart, error) {
-	out := &sidecar.HotRestart{Line: l.Epoch}
-	version, err := protocol(ctx, prober, l.spec(v.home))
+// joinLine returns the epoch of a proxy that is about to be made in its line of Envoys, and readies the memory and sockets that it shares with the
+// one it takes over from (nil: it is the first of a line). The error says why it cannot take over.
+func joinLine(ctx context.Context, prober Prober, h home.Home, l launch, from *sidecar.Container) (*sidecar.HotRestart, error) {
+	out := &sidecar.HotRestart{Line: l.instance.Epoch}
+	version, err := protocol(ctx, prober, l.spec(h))
 	if err != nil {
 		if from != nil {
 			return nil, fmt.Errorf("the running proxy stays: %w", err)
@@ -42,11 +39,11 @@ func takePlace(ctx context.Context, prober Prober, v view, l launch, from *sidec
 	if from == nil {
 		return out, nil
 	}
-	if err := canFollow(out, from, l.Version); err != nil {
+	if err := canFollow(out, from, l.instance.Version); err != nil {
 		return nil, err
 	}
 	out.Line, out.Epoch = from.HotRestart.Line, from.HotRestart.Epoch+1
-	return out, errors.Join(v.home.Note(home.Successor, from.Epoch), endInitializing(v.home.Shm()))
+	return out, errors.Join(h.Note(home.Successor, from.Epoch), endInitializing(h.Shm()))
 }
 
 // canFollow returns nil if both Envoys have the same version of the hot restart, errReplace if they do not and the profile has the running

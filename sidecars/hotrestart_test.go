@@ -83,18 +83,18 @@ func TestTakePlace_versions_decide(t *testing.T) {
 			var asked sidecar.Spec
 			p := envoyProfile(t, c.change)
 			key := podnet.Key{PodUID: "u1", Sandbox: "s1"}
-			v := view{key: key, choice: Choice{Profile: p}, home: home.Homes{Root: t.TempDir()}.Of(key)}
-			if err := os.MkdirAll(v.home.Shm(), 0o700); err != nil {
+			h := home.Homes{Root: t.TempDir()}.Of(key)
+			if err := os.MkdirAll(h.Shm(), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			got, err := takePlace(t.Context(), printing{c.answer, c.failure, &asked}, v, launch{Instance: profile.Instance{Version: p, Pod: thePod(), Epoch: 5}}, c.from)
+			got, err := joinLine(t.Context(), printing{c.answer, c.failure, &asked}, h, launch{instance: profile.Instance{Version: p, Pod: thePod(), Epoch: 5}}, c.from)
 			if said := fmt.Sprint(err); c.wantErr != "" && !strings.Contains(said, c.wantErr) {
 				t.Errorf("error %s, want one with %q", said, c.wantErr)
 			}
 			if c.want != "" && (err != nil || got.String() != c.want) {
 				t.Errorf("%+v, %v; want %s", got, err, c.want)
 			}
-			if noted := v.home.Noted(home.Successor, 4); noted != (c.want == "3/2/11.104") {
+			if noted := h.Notes().Has(home.Successor, 4); noted != (c.want == "3/2/11.104") {
 				t.Errorf("a successor is noted: %t", noted)
 			}
 			if !slices.Equal(asked.Args, []string{argVersion}) || asked.Mounts != nil || asked.NetAdmin {

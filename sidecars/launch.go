@@ -13,87 +13,89 @@ import (
 	"istio-pod-network-controller/sidecars/istio"
 	"istio-pod-network-controller/sidecars/plan"
 	"istio-pod-network-controller/sidecars/profile"
+	"istio-pod-network-controller/internal/podnet"
 )
 
 // launch is a proxy that is about to be made.
 type launch struct {
-	profile.Instance
+	instance profile.Instance
 	// owner is the proxy's user and group as the node sees them, to which its files belong.
 	owner home.Owner
 }
 
-// start makes a proxy. What the owner of the pod or the profile has to know is noted as a failure, the rest is waited for.
-func (s stepping) start(ctx context.Context, a plan.Action) (started bool, out outcome) {
-	if err := s.launch(ctx, a); err != nil {
-		return false, s.notStarted(ctx, err)
+// start makes a proxy. What the owner of the pod or the profile has to know is a failure, the rest is waited for.
+func start(ctx context.Context, m *Manager, o observed, mem memory, version *profile.Version, a plan.Action) (_ observed, _ memory, started bool, did outcome) {
+	o, mem, err := create(ctx, m, o, mem, version, a)
+	if err != nil {
+		mem, did = notStarted(ctx, m, o, mem, version, err)
+		return o, mem, false, did
 	}
-	s.memory.started(s.aim, s.choice.Profile)
-	return true, outcome{}
+	mem.upgrades = mem.upgrades.afterStart(version, o.choice.Profile)
+	return o, mem, true, outcome{}
 }
 
 // canReplace reports whether all is there that a new proxy is made from, so that the serving proxy may be ended first.
-func (s stepping) canReplace(ctx context.Context) (can bool, out outcome) {
-	if _, err := s.prepare(ctx, s.memory.epoch); err != nil {
-		return false, s.notStarted(ctx, err)
+func canReplace(ctx context.Context, m *Manager, o observed, mem memory, version *profile.Version) (_ memory, can bool, did outcome) {
+	if _, err := prepare(ctx, m, o, version, mem.epoch); err != nil {
+		mem, did = notStarted(ctx, m, o, mem, version, err)
+		return mem, false, did
 	}
-	return true, outcome{}
+	return mem, true, outcome{}
 }
 
-func (s stepping) notStarted(ctx context.Context, err error) outcome {
+func notStarted(ctx context.Context, m *Manager, o observed, mem memory, version *profile.Version, err error) (memory, outcome) {
 	switch {
 	case errors.Is(err, ErrPulling):
-		return outcome{pulling: true}
+		return mem, outcome{pulling: true}
 	case errors.Is(err, errReplace): // it is started once the running proxy has ended
-		s.memory.noHandover = s.aim.Hash
-		return outcome{}
-	case errors.Is(err, sidecar.ErrGone), s.choice.Ending: // the pod's next sandbox is followed when it is there, or the runtime ends this one just now
-		return outcome{absent: true}
+		mem.upgrades.noHandover = version.Hash
+		return mem, outcome{}
+	case errors.Is(err, sidecar.ErrGone), o.choice.Ending: // the pod's next sandbox is followed when it is there, or the runtime ends this one just now
+		return mem, outcome{absent: true}
 	}
-	s.memory.started(s.aim, s.choice.Profile)
-	s.fault(ctx, err.Error(), s.aim.Hash)
-	return outcome{}
+	mem.upgrades = mem.upgrades.afterStart(version, o.choice.Profile)
+	return failed(ctx, m, o, mem, version.Hash, err.Error(), time.Now()), outcome{}
 }
 
 // prepare readies what a proxy's container is made from: image, directories, files, and secrets.
-func (s stepping) prepare(ctx context.Context, epoch uint32) (l launch, err error) {
-	p := s.aim
-	addresses, err := s.Runtime.Addresses(ctx, s.key.Sandbox)
+func prepare(ctx context.Context, m *Manager, o observed, p *profile.Version, epoch uint32) (l launch, err error) {
+	addresses, err := m.Runtime.Addresses(ctx, o.key.Sandbox)
 	if err != nil {
 		return l, err
 	}
-	if err := s.Images.Ensure(ctx, p); err != nil {
+	if err := m.Images.Ensure(ctx, p); err != nil {
 		return l, err
 	}
-	pod, err := s.Cluster.Pod(ctx, s.sandbox)
+	pod, err := m.Cluster.Pod(ctx, o.sandbox)
 	if err != nil {
 		return l, err
 	}
-	l.Instance = profile.Instance{Version: p, Pod: withAddresses(pod, addresses), Sandbox: s.key.Sandbox, Epoch: epoch, Restart: s.choice.Restart}
+	l.instance = profile.Instance{Version: p, Pod: withAddresses(pod, addresses), Sandbox: o.key.Sandbox, Epoch: epoch, Restart: o.choice.Restart}
 	if p.Spec.Istio != nil {
-		if l.Instance, err = withIstio(ctx, l.Instance, s.ControlPlanes); err != nil {
+		if l.instance, err = withIstio(ctx, l.instance, m.ControlPlanes); err != nil {
 			return l, err
 		}
 	}
 	l.owner.UID, l.owner.GID = p.Owner()
 	if users := pod.Spec.HostUsers; users != nil && !*users {
-		if l.owner.UID, l.owner.GID, err = s.Runtime.Owner(ctx, l.spec(s.home)); err != nil {
+		if l.owner.UID, l.owner.GID, err = m.Runtime.Owner(ctx, l.spec(o.home)); err != nil {
 			return l, err
 		}
 	}
-	files, err := l.Files()
+	files, err := l.instance.Files()
 	if err != nil {
 		return l, err
 	}
-	err = errors.Join(s.home.Prepare(l.owner), s.home.WriteFiles(epoch, files, l.owner), s.home.ForgetSecrets(epoch), s.home.PrepareIstio(l.Instance, l.owner))
-	if err != nil || len(l.Version.Spec.Secrets) == 0 {
+	err = errors.Join(o.home.Prepare(l.owner), o.home.WriteFiles(epoch, files, l.owner), o.home.ForgetSecrets(epoch), o.home.PrepareIstio(l.instance, l.owner))
+	if err != nil || len(l.instance.Version.Spec.Secrets) == 0 {
 		return l, err
 	}
-	if may := s.Homes.MayHaveSecrets; may != nil {
+	if may := m.Homes.MayHaveSecrets; may != nil {
 		if err := may(); err != nil {
 			return l, err
 		}
 	}
-	return l, s.home.GrantSecrets(ctx, s.Secrets, l.Instance, l.owner)
+	return l, o.home.GrantSecrets(ctx, m.Secrets, l.instance, l.owner)
 }
 
 // withIstio returns an instance with what Istio's injector would have added to the pod.
@@ -106,53 +108,56 @@ func withIstio(ctx context.Context, i profile.Instance, from ControlPlanes) (pro
 	return i.WithIstio(mesh)
 }
 
-// launch makes a proxy's container, and before that what it needs, and its place in a line of Envoys.
-func (s stepping) launch(ctx context.Context, a plan.Action) error {
-	l, err := s.prepare(ctx, a.Epoch)
+// create makes a proxy's container, and before that what it needs, and its epoch in a line of Envoys.
+func create(ctx context.Context, m *Manager, o observed, mem memory, p *profile.Version, a plan.Action) (observed, memory, error) {
+	l, err := prepare(ctx, m, o, p, a.Epoch)
 	if err != nil {
-		return err
+		return o, mem, err
 	}
-	p, from := s.aim, s.container(a.From)
+	from := o.container(a.From)
 	if from != nil {
-		l.From = &from.Epoch
+		l.instance.From = &from.Epoch
 	}
 	if p.HotRestarts() {
-		if l.HotRestart, err = takePlace(ctx, s.Prober, s.view, l, from); err != nil {
-			return err
+		if l.instance.HotRestart, err = joinLine(ctx, m.Prober, o.home, l, from); err != nil {
+			return o, mem, err
 		}
 	}
 	if p.Spec.Handover == v1alpha1.HandoverReusePort {
-		if err := s.shareListeners(ctx, from); err != nil {
-			return err
+		unmoved, err := shareListeners(ctx, m.Asker, o.sandbox, from)
+		if err != nil {
+			return o, mem, err
 		}
+		mem.unmoved = unmoved
 	}
-	s.memory.epoch = max(s.memory.epoch, a.Epoch+1)
-	id, err := s.Runtime.Create(ctx, l.spec(s.home))
+	if o.home.Notes().Finished(time.Now()) { // while the proxy was readied
+		return o, mem, sidecar.ErrGone
+	}
+	mem.epoch = max(mem.epoch, a.Epoch+1)
+	id, err := m.Runtime.Create(ctx, l.spec(o.home))
 	if err != nil {
-		return err
+		return o, mem, err
 	}
-	s.answers[id] = answer{seen: time.Now(), epoch: a.Epoch, hash: p.Hash, under: s.choice.Profile.Hash}
-	return nil
+	return o.with(id, proxy{seenSince: time.Now(), epoch: a.Epoch, hash: p.Hash, madeUnder: o.choice.Profile.Hash}), mem, nil
 }
 
 // shareListeners readies a sandbox for a proxy that listens beside its predecessor (nil: there is none). The error says why it cannot. A kernel
-// that cannot move connections is no reason not to start: the ManagedProxy says so.
-func (s stepping) shareListeners(ctx context.Context, from *sidecar.Container) error {
+// that cannot move connections is no reason not to start: unmoved says so.
+func shareListeners(ctx context.Context, asker Asker, s podnet.Sandbox, from *sidecar.Container) (unmoved string, err error) {
 	switch {
 	case from != nil && from.HotRestart != nil:
-		return errors.New("the running proxy stays: an Envoy with hot restart cannot be told by a signal to close its listeners; make the pod anew")
+		return "", errors.New("the running proxy stays: an Envoy with hot restart cannot be told by a signal to close its listeners; make the pod anew")
 	case from != nil && from.StopSignal == "":
-		return errReplace
+		return "", errReplace
 	}
-	s.memory.unmoved = ""
-	if err := s.Asker.Move(ctx, s.sandbox); err != nil {
-		s.memory.unmoved = "an upgrade may reset connections that the old proxy has not accepted yet: " + err.Error()
+	if err := asker.Move(ctx, s); err != nil {
+		return "an upgrade may reset connections that the old proxy has not accepted yet: " + err.Error(), nil
 	}
-	return nil
+	return "", nil
 }
 
 // spec returns the proxy's container, which sees its files in a home.
-func (l launch) spec(h home.Home) sidecar.Spec { return l.Spec(h.Mounts(l.Instance)) }
+func (l launch) spec(h home.Home) sidecar.Spec { return l.instance.Spec(h.Mounts(l.instance)) }
 
 // withAddresses returns a pod with its sandbox's addresses. The kubelet writes them into the pod's status later than a new pod's proxy starts.
 func withAddresses(pod *corev1.Pod, addresses []string) *corev1.Pod {

@@ -159,7 +159,7 @@ func TestContainerEnded_agentWaits_isRemembered(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-				s := &signalled{applications: &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{ended("app", 0, 0)}}}
+				s := &signalled{applications: &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{exitedApp("app", 0, 0)}}}
 				first, stopFirst := agent()
 				second, stopSecond := agent()
 				defer stopSecond()
@@ -170,7 +170,7 @@ func TestContainerEnded_agentWaits_isRemembered(t *testing.T) {
 				after(time.Second)
 				see := blind(second)
 				end := func(m *Manager) {
-					if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0)); err != nil {
+					if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), exitedApp("app", 0, 0)); err != nil {
 						t.Error(err)
 					}
 				}

@@ -3,8 +3,10 @@ package sidecars
 
 import (
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -61,7 +63,7 @@ type Manager struct {
 	lanes probe.Lanes
 	queue workqueue.TypedRateLimitingInterface[podnet.Key]
 	mu    sync.Mutex
-	known map[podnet.Key]*followed
+	known map[podnet.Key]*entry
 	good  *rollout.Good
 	// lock is nil while this agent does not work. finishing are the calls that tell proxies to finish.
 	lock      *os.File
@@ -83,7 +85,7 @@ func (m *Manager) Follow(s podnet.Sandbox) {
 	if f, ok := m.known[key]; ok {
 		f.sandbox = s
 	} else {
-		m.known[key] = newFollowed(s)
+		m.known[key] = newEntry(s)
 	}
 	m.mu.Unlock()
 	m.queue.Add(key)
@@ -117,9 +119,7 @@ func (m *Manager) Unfollow(podUID string) {
 // unfollow no longer follows a sandbox. Its leftovers are removed once its containers have ended. m.mu is held.
 func (m *Manager) unfollow(key podnet.Key) {
 	delete(m.known, key)
-	for _, next := range m.Rollout.Leave(key) {
-		m.queue.Add(next)
-	}
+	m.enqueue(m.Rollout.Leave(key))
 	m.queue.Add(key)
 }
 
@@ -182,7 +182,7 @@ func (m *Manager) ForgetProfile(name string) error {
 func (m *Manager) ContainerEnded(ctx context.Context, s podnet.Sandbox, ended sidecar.Application) error {
 	m.init()
 	key := s.Key()
-	if !m.follows(key) || m.Homes.Of(key).Finished(time.Now()) {
+	if !m.follows(key) || m.Homes.Of(key).Notes().Finished(time.Now()) {
 		return nil
 	}
 	over, err := isOver(ctx, m.Runtime, m.Cluster, s, ended)
@@ -203,7 +203,7 @@ func (m *Manager) mayFinish(key podnet.Key) bool {
 		return true
 	}
 	if f := m.known[key]; f != nil {
-		f.over = time.Now()
+		f.inbox.finishedAt = time.Now()
 	}
 	return false
 }
@@ -212,7 +212,7 @@ func (m *Manager) init() {
 	m.once.Do(func() {
 		m.lanes = probe.NewLanes()
 		m.good = &rollout.Good{Dir: filepath.Join(m.Homes.Root, home.Good)}
-		m.known, m.counted = map[podnet.Key]*followed{}, map[string]Figures{}
+		m.known, m.counted = map[podnet.Key]*entry{}, map[string]Figures{}
 		bounds := workqueue.NewTypedItemExponentialFailureRateLimiter[podnet.Key](firstPause, lastErrorPause)
 		m.queue = workqueue.NewTypedRateLimitingQueue(jitter.Limiter[podnet.Key]{Bounds: bounds})
 	})
@@ -266,20 +266,16 @@ func (m *Manager) next(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return true
 	}
-	m.mu.Lock()
-	f, sandbox := m.known[key], podnet.Sandbox{}
-	if f != nil {
-		sandbox = f.sandbox
-	}
-	m.mu.Unlock()
+	e, sandbox, in := m.take(key)
 	logger := log.FromContext(ctx).WithValues("pod", sandbox.Pod(), "podUID", key.PodUID, "sandbox", key.Sandbox)
 	var again time.Duration
 	var err error
-	if f == nil {
+	if e == nil {
 		again = clean(log.IntoContext(ctx, logger), m, key)
 	} else {
-		again, err = m.step(log.IntoContext(ctx, logger), key, f, sandbox)
-		watch(ctx, m, key, f)
+		var mem memory
+		mem, again, err = reconcile(log.IntoContext(ctx, logger), m, e, sandbox, in)
+		e.memory = watch(ctx, m, key, mem)
 	}
 	if err != nil && ctx.Err() == nil {
 		logger.Error(err, "proxy not looked after")
@@ -291,6 +287,62 @@ func (m *Manager) next(ctx context.Context) bool {
 		m.queue.AddAfter(key, again)
 	}
 	return true
+}
+
+// take returns what is followed by a key, nil if nothing is, and what has come since the last reconcile. chose takes that away.
+func (m *Manager) take(key podnet.Key) (*entry, podnet.Sandbox, inbox) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.known[key]
+	if e == nil {
+		return nil, podnet.Sandbox{}, inbox{}
+	}
+	in := e.inbox
+	in.exits, in.replies = maps.Clone(in.exits), slices.Clone(in.replies)
+	e.inbox.finishedAt = time.Time{}
+	return e, e.sandbox, in
+}
+
+// chose notes a pod's choice once the sandbox was observed, so that what had come until then is heard.
+func (m *Manager) chose(e *entry, o observed, heard inbox) {
+	m.mu.Lock()
+	moved := e.profile != o.choice.Name
+	e.profile = o.choice.Name
+	e.inbox.replies = e.inbox.replies[len(heard.replies):]
+	maps.DeleteFunc(e.inbox.exits, func(id string, _ processExit) bool { _, is := heard.exits[id]; return is })
+	m.mu.Unlock()
+	if moved { // its slot is one of the other profile
+		m.enqueue(m.Rollout.Leave(o.key))
+	}
+}
+
+// replied notes a reply. The sandbox is looked at for it if it is news.
+func (m *Manager) replied(key podnet.Key, e *entry, r probe.Reply, before probe.Results) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e.inbox.replies = append(e.inbox.replies, r)
+	if m.known[key] == e && (r.Err != nil || !before.IsSteady()) {
+		m.queue.Add(key)
+	}
+}
+
+// exited notes the end of a proxy's process.
+func (m *Manager) exited(key podnet.Key, id string, exit processExit) {
+	m.mu.Lock()
+	if e := m.known[key]; e != nil {
+		if e.inbox.exits == nil {
+			e.inbox.exits = map[string]processExit{}
+		}
+		e.inbox.exits[id] = exit
+	}
+	m.mu.Unlock()
+	m.queue.Add(key)
+}
+
+func (m *Manager) enqueue(keys []podnet.Key) {
+	for _, key := range keys {
+		m.queue.Add(key)
+	}
 }
 
 // Figures returns those of each profile that pods of this node have chosen.

@@ -2,6 +2,8 @@ package sidecars
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"time"
 
@@ -73,6 +75,15 @@ type Choice struct {
 	Restart string
 	// Ending reports whether the pod is being deleted, or has finished; Finished whether its containers have ended for good.
 	Ending, Finished bool
+}
+
+// Wish returns what Choice.Restart is for a value of the pod's annotation, in a form that fits in a label.
+func Wish(value string) string {
+	if value == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(value))
+	return hex.EncodeToString(sum[:8])
 }
 
 // Asker reaches proxies, and their listeners, inside the networks of pods.

@@ -65,8 +65,7 @@ func TestShareListeners_otherHandoverBefore_decides(t *testing.T) {
 			if c.from != nil {
 				from = &sidecar.Container{Labels: *c.from}
 			}
-			s := stepping{Manager: &Manager{Asker: newNode()}, memory: newFollowed(sandboxOf("u1"))}
-			err := s.shareListeners(t.Context(), from)
+			_, err := shareListeners(t.Context(), newNode(), sandboxOf("u1"), from)
 			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v, want %q", err, c.want)
 			}

@@ -16,7 +16,7 @@ import (
 // sweep looks at all proxies of the node, for changes while no agent ran: at containers whose sandbox is not followed, and at homes, which are
 // removed once their sandbox is gone.
 func (m *Manager) sweep(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
 	all, err := m.Runtime.List(ctx, "")
 	if err != nil {
@@ -36,7 +36,7 @@ func (m *Manager) sweep(ctx context.Context) {
 	}
 	// A home whose application has ended lately is kept: an agent that has just started may still follow its sandbox.
 	_, err = m.Homes.RemoveIf(false, func(key podnet.Key, h home.Home) (bool, error) {
-		return !present[key] && !m.follows(key) && !h.Finished(time.Now()), nil
+		return !present[key] && !m.follows(key) && !h.Notes().Finished(time.Now()), nil
 	})
 	if err != nil {
 		log.FromContext(ctx).Error(err, "directories of proxies not removed")
@@ -68,12 +68,12 @@ func sweepOne(ctx context.Context, m *Manager, c sidecar.Container) {
 // clean has the proxies of a sandbox that is not followed any more finish with its application, and removes what they leave. again is when to try
 // again.
 func clean(ctx context.Context, m *Manager, key podnet.Key) (again time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
 	all, err := m.Runtime.List(ctx, key.PodUID)
 	there := slices.DeleteFunc(all, func(c sidecar.Container) bool { return c.Sandbox != key.Sandbox })
-	s := ending{stepping{Manager: m, view: view{key: key, choice: Choice{Ending: true}, home: m.Homes.Of(key), there: there}}}
-	if err := s.finishWithApplication(ctx); err != nil {
+	o := observed{key: key, choice: Choice{Ending: true}, home: m.Homes.Of(key), containers: there}
+	if err := finishWithApplication(ctx, m.Runtime, o); err != nil {
 		log.FromContext(ctx).Error(err, "proxy not told to finish with its application")
 	}
 	left := err != nil
@@ -85,7 +85,7 @@ func clean(ctx context.Context, m *Manager, key podnet.Key) (again time.Duration
 	if left {
 		return cleanInterval
 	}
-	if err := s.home.Remove(); err != nil {
+	if err := o.home.Remove(); err != nil {
 		log.FromContext(ctx).Error(err, "directory of a proxy not removed")
 	}
 	return 0

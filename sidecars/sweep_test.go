@@ -32,7 +32,7 @@ func TestSweep_podEndedBetweenAgents_proxyIsEnded(t *testing.T) {
 				if len(s.signals()) > 0 {
 					t.Errorf("told were %q while the application runs", s.signals())
 				}
-				n.change(func() { s.all[0] = ended("app", 0, 143) })
+				n.change(func() { s.all[0] = exitedApp("app", 0, 143) })
 				after(2 * cleanInterval)
 				if !slices.Equal(s.signals(), c.want) {
 					t.Errorf("told were %q, want %q", s.signals(), c.want)

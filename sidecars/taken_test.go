@@ -93,10 +93,11 @@ func TestTaken_olderVersion_asksForItsOwnPorts(t *testing.T) {
 		"a version that is not known":  {"oldest", "new"},
 	} {
 		asked := &askedProfile{}
-		s := stepping{Manager: &Manager{Asker: asked}, view: view{
-			choice: Choice{Profile: &profile.Version{Hash: "new"}}, before: &profile.Version{Hash: "old"}, earlier: []*profile.Version{{Hash: "older"}},
-		}}
-		if got := s.taken(t.Context(), answer{hash: c.hash}); got == "" || asked.hash != c.want {
+		o := observed{
+			choice:   Choice{Profile: &profile.Version{Hash: "new"}},
+			versions: versions{lastGood: &profile.Version{Hash: "old"}, earlier: []*profile.Version{{Hash: "older"}}},
+		}
+		if got := takenBy(t.Context(), asked, o, proxy{hash: c.hash}); got == "" || asked.hash != c.want {
 			t.Errorf("%s: says %q, asked by the version %q, want %q", name, got, asked.hash, c.want)
 		}
 	}

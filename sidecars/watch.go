@@ -3,6 +3,7 @@ package sidecars
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"istio-pod-network-controller/internal/jitter"
@@ -21,20 +22,15 @@ const (
 	tellPart  = 2
 )
 
-// seenEnd is the end of a proxy's process. sure reports whether the kernel says so: a runtime lists the proxy as running for a while.
-type seenEnd struct {
-	at   time.Time
-	sure bool
-}
-
 // watch has a sandbox looked at as soon as one of its proxies ends. ctx is Start's.
-func watch(ctx context.Context, m *Manager, key podnet.Key, f *followed) {
-	for id, a := range f.answers {
-		if a.watched || a.ended {
+func watch(ctx context.Context, m *Manager, key podnet.Key, mem memory) memory {
+	mem.proxies = maps.Clone(mem.proxies)
+	for id, p := range mem.proxies {
+		if p.watched || p.exit.noted {
 			continue
 		}
-		a.watched = true
-		f.answers[id] = a
+		p.watched = true
+		mem.proxies[id] = p
 		go func() {
 			err := m.Runtime.Wait(ctx, id)
 			for ; err != nil && !errors.Is(err, sidecar.ErrGone); err = m.Runtime.Wait(ctx, id) {
@@ -42,52 +38,17 @@ func watch(ctx context.Context, m *Manager, key podnet.Key, f *followed) {
 					return
 				}
 			}
-			m.mu.Lock()
-			if f := m.known[key]; f != nil {
-				f.ends[id] = seenEnd{time.Now(), err == nil}
-			}
-			m.mu.Unlock()
-			m.queue.Add(key)
+			m.exited(key, id, processExit{time.Now(), err == nil})
 		}()
 	}
+	return mem
 }
 
-// believe takes a proxy whose process has ended for ended, also while the runtime lists it as running. It stays in the runtime until that agrees. If
-// the kernel has not said that it has ended, the proxy is asked.
-func (s ending) believe(seen map[string]seenEnd) {
-	for i, c := range s.there {
-		a := s.answers[c.ID]
-		end, gone := seen[c.ID]
-		if gone {
-			a.gone, a.sure, a.probes.ReadyNow = end.at, end.sure, false
-		}
-		a.untold = !a.gone.IsZero() && c.State == sidecar.Running
-		switch {
-		case c.State == sidecar.Exited && a.gone.IsZero():
-			a.gone, a.probes.ReadyNow = time.Now(), false
-		case a.untold && a.sure:
-			s.there[i].State = sidecar.Exited
-		}
-		s.answers[c.ID] = a
-	}
-}
-
-// untold reports whether the runtime is to be asked again how a proxy has ended, and notes that: err is what it has answered.
-func (s ending) untold(id string, err error) bool {
-	a := s.answers[id]
-	if !errors.Is(err, sidecar.ErrNotEnded) || time.Since(a.gone) > wordsTime {
-		return false
-	}
-	a.untold = true
-	s.answers[id] = a
-	return true
-}
-
-// sooner returns the time until the next step: again, or less while the runtime does not tell of an end.
-func (s ending) sooner(again time.Duration) time.Duration {
-	for _, c := range s.there {
-		if a := s.answers[c.ID]; a.untold {
-			again = min(again, max(tellPause, time.Since(a.gone)/tellPart), probe.SilentPoll)
+// tellAgain returns the time until the next reconcile: again, or less while the runtime does not tell of an end.
+func tellAgain(o observed, again time.Duration) time.Duration {
+	for _, c := range o.containers {
+		if p := o.proxies[c.ID]; p.exit.untold {
+			again = min(again, max(tellPause, time.Since(p.exit.at)/tellPart), probe.SilentPoll)
 		}
 	}
 	return again

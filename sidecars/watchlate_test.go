@@ -9,6 +9,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // tardy is a runtime that lists a proxy as running for a while after its process has ended, as CRI-O does, and says even later how it ended.
@@ -115,9 +116,9 @@ func TestWatch_runtimeIsLate_endCounts(t *testing.T) {
 		"the status is late, not the list":  {runtime: tardy{tells: late}, code: 139, started: 200 * time.Millisecond, why: "exit code 139"},
 		"the status never comes":            {runtime: tardy{lists: late, tells: time.Hour}, code: 139, started: 200 * time.Millisecond, why: endedUnknown},
 		"its process is not known":          {runtime: tardy{lists: late, unsure: true}, code: 139, started: 900 * time.Millisecond, why: "exit code 139"},
-		"it may have ended for good, fails": {runtime: tardy{lists: late, tells: late}, policy: restartOnFailure, code: 1, started: 900 * time.Millisecond, why: "exit code 1"},
-		"it has ended for good":             {runtime: tardy{lists: late, tells: 2 * late}, policy: restartOnFailure},
-		"it may have, and nobody ever says": {runtime: tardy{tells: time.Hour}, policy: restartOnFailure, started: wordsTime + 2*time.Second, why: endedUnknown},
+		"it may have ended for good, fails": {runtime: tardy{lists: late, tells: late}, policy: profile.RestartOnFailure, code: 1, started: 900 * time.Millisecond, why: "exit code 1"},
+		"it has ended for good":             {runtime: tardy{lists: late, tells: 2 * late}, policy: profile.RestartOnFailure},
+		"it may have, and nobody ever says": {runtime: tardy{tells: time.Hour}, policy: profile.RestartOnFailure, started: wordsTime + 2*time.Second, why: endedUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {

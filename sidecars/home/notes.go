@@ -31,9 +31,9 @@ const finishedNote = "finished"
 // if it does not, the application may have been started again after all.
 const FinishedFor = 30 * time.Second
 
-// notes is what state.json in a home has: the noted facts, and when each was noted, as time of the node's monotonic clock. That clock starts with
+// Notes is what state.json in a home has: the noted facts, and when each was noted, as time of the node's monotonic clock. That clock starts with
 // the node, as the home does, and nobody sets it. The file is replaced as a whole.
-type notes map[string]time.Duration
+type Notes map[string]time.Duration
 
 func keyOf(fact Fact, epoch uint32) string { return string(fact) + "-" + number(epoch) }
 
@@ -52,8 +52,8 @@ func monotonic() time.Duration {
 // nodeTime returns the node's monotonic clock as Go's own clock has it, which tests can let pass.
 func nodeTime() time.Duration { return started.node + time.Since(started.at) }
 
-// notes returns what is noted. An unreadable file counts as none.
-func (h Home) notes() (out notes) {
+// Notes returns what is noted. An unreadable file counts as none.
+func (h Home) Notes() (out Notes) {
 	text, err := os.ReadFile(h.stateFile())
 	if err != nil || json.Unmarshal(text, &out) != nil {
 		return nil
@@ -64,7 +64,7 @@ func (h Home) notes() (out notes) {
 func (h Home) stateFile() string { return filepath.Join(h.Path, "state.json") }
 
 // change replaces what is noted. The home is locked meanwhile: a hook of the runtime may note something while a worker does.
-func (h Home) change(f func(notes)) error {
+func (h Home) change(f func(Notes)) error {
 	dir, err := os.Open(h.Path)
 	if err != nil {
 		return fmt.Errorf("note a fact about a proxy: %w", err)
@@ -73,10 +73,10 @@ func (h Home) change(f func(notes)) error {
 	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("note a fact about a proxy: lock %s: %w", h.Path, err)
 	}
-	before := h.notes()
+	before := h.Notes()
 	now := maps.Clone(before)
 	if now == nil {
-		now = notes{}
+		now = Notes{}
 	}
 	if f(now); maps.Equal(before, now) {
 		return nil
@@ -101,7 +101,7 @@ func ReplaceFile(path string, value any) error {
 
 // Note notes a fact about an epoch's proxy. A note that is there stays, with its time.
 func (h Home) Note(fact Fact, epoch uint32) error {
-	return h.change(func(s notes) {
+	return h.change(func(s Notes) {
 		if _, noted := s[keyOf(fact, epoch)]; !noted {
 			s[keyOf(fact, epoch)] = nodeTime()
 		}
@@ -110,7 +110,7 @@ func (h Home) Note(fact Fact, epoch uint32) error {
 
 // Unnote takes notes of an epoch away. A missing home has none.
 func (h Home) Unnote(epoch uint32, facts ...Fact) error {
-	err := h.change(func(s notes) {
+	err := h.change(func(s Notes) {
 		for _, fact := range facts {
 			delete(s, keyOf(fact, epoch))
 		}
@@ -121,31 +121,53 @@ func (h Home) Unnote(epoch uint32, facts ...Fact) error {
 	return err
 }
 
-// Noted reports whether a fact was noted.
-func (h Home) Noted(fact Fact, epoch uint32) bool {
-	_, noted := h.notes()[keyOf(fact, epoch)]
+// Has reports whether a fact was noted.
+func (n Notes) Has(fact Fact, epoch uint32) bool {
+	_, noted := n[keyOf(fact, epoch)]
 	return noted
 }
 
-// NotedAt returns when a fact was noted; zero if it was not.
-func (h Home) NotedAt(fact Fact, epoch uint32) time.Time { return h.notes().at(keyOf(fact, epoch)) }
+// At returns when a fact was noted; zero if it was not.
+func (n Notes) At(fact Fact, epoch uint32) time.Time { return n.at(keyOf(fact, epoch)) }
 
-// at returns the time of a note; zero without one.
-func (s notes) at(key string) time.Time {
-	at, noted := s[key]
+func (n Notes) at(key string) time.Time {
+	at, noted := n[key]
 	if !noted {
 		return time.Time{}
 	}
 	return time.Now().Add(at - nodeTime())
 }
 
-// NoteFinished notes that the application has ended, for this agent and the next one.
-func (h Home) NoteFinished() error {
-	return h.change(func(s notes) { s[finishedNote] = nodeTime() })
+// With returns the notes and a fact about an epoch's proxy. A note that is there stays, with its time.
+func (n Notes) With(fact Fact, epoch uint32) Notes {
+	if n.Has(fact, epoch) {
+		return n
+	}
+	out := maps.Clone(n)
+	if out == nil {
+		out = Notes{}
+	}
+	out[keyOf(fact, epoch)] = nodeTime()
+	return out
+}
+
+// WithFinished returns the notes and that the application has ended.
+func (n Notes) WithFinished() Notes {
+	out := maps.Clone(n)
+	if out == nil {
+		out = Notes{}
+	}
+	out[finishedNote] = nodeTime()
+	return out
 }
 
 // Finished reports whether the application has ended lately.
-func (h Home) Finished(now time.Time) bool {
-	at := h.notes().at(finishedNote)
+func (n Notes) Finished(now time.Time) bool {
+	at := n.at(finishedNote)
 	return !at.IsZero() && now.Sub(at) < FinishedFor
+}
+
+// NoteFinished notes that the application has ended, for this agent and the next one.
+func (h Home) NoteFinished() error {
+	return h.change(func(s Notes) { s[finishedNote] = nodeTime() })
 }

@@ -20,7 +20,7 @@ func TestNote_notedAgain_keepsTime(t *testing.T) {
 			}
 			<-time.After(time.Minute)
 		}
-		if got := time.Since(h.NotedAt(Draining, 3)); got != 3*time.Minute {
+		if got := time.Since(h.Notes().At(Draining, 3)); got != 3*time.Minute {
 			t.Errorf("noted %s ago, want 3m", got)
 		}
 	})
@@ -35,7 +35,7 @@ func TestNote_time_isNodesMonotonicClock(t *testing.T) {
 		t.Fatal(err)
 	}
 	const slack = time.Millisecond
-	if at := h.notes()["draining-3"]; at < before-slack || at > monotonic()+slack {
+	if at := h.Notes()["draining-3"]; at < before-slack || at > monotonic()+slack {
 		t.Errorf("noted at %s, the clock was at %s", at, before)
 	}
 	if left, err := os.ReadDir(h.Path); err != nil || len(left) != 1 || left[0].Name() != "state.json" {
@@ -47,7 +47,7 @@ func TestNote_time_isNodesMonotonicClock(t *testing.T) {
 func TestNote_atOnce_losesNothing(t *testing.T) {
 	t.Parallel()
 	h := Home{Path: t.TempDir()}
-	if err := os.WriteFile(filepath.Join(h.Path, "state.json"), []byte(`{"ready-`), 0o600); err != nil || h.Noted(Ready, 0) {
+	if err := os.WriteFile(filepath.Join(h.Path, "state.json"), []byte(`{"ready-`), 0o600); err != nil || h.Notes().Has(Ready, 0) {
 		t.Fatal("an unreadable note counts", err)
 	}
 	const epochs = 20
@@ -68,7 +68,7 @@ func TestNote_atOnce_losesNothing(t *testing.T) {
 	if err := h.Forget(0); err != nil {
 		t.Fatal(err)
 	}
-	if got := h.notes(); len(got) != epochs || h.Noted(Ready, 0) || !h.Finished(time.Now()) {
+	if got := h.Notes(); len(got) != epochs || h.Notes().Has(Ready, 0) || !h.Notes().Finished(time.Now()) {
 		t.Errorf("noted are %v", got)
 	}
 }

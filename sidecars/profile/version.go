@@ -159,6 +159,9 @@ func (p *Version) Ports() (out []uint16) {
 	return out
 }
 
+// RestartOnFailure is the restart policy under which a proxy that ends with code 0 is not started again.
+const RestartOnFailure = "OnFailure"
+
 // Slots is how many proxies with handover reuse-port may run at once. What they cannot share they have by slot: the epoch modulo Slots.
 const Slots = 2
 

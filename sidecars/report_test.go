@@ -28,11 +28,11 @@ func TestStatus_messages_mostImportantFirst(t *testing.T) {
 		"the pod is refused, which matters even more": {refusal: "on the host's network", why: "exit code 1", silent: "refused", want: "on the host's network"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := view{
-				there: []sidecar.Container{{ID: "c1", State: sidecar.Running}}, choice: Choice{Name: "edge", Refusal: c.refusal}, home: home.Home{Path: t.TempDir()},
-				answers: map[string]answer{"c1": {probes: probe.Results{WasReady: true, ReadyNow: c.silent == "", Readiness: probe.Pulse{Why: c.silent}}}},
+			o := observed{
+				containers: []sidecar.Container{{ID: "c1", State: sidecar.Running}}, choice: Choice{Name: "edge", Refusal: c.refusal}, home: home.Home{Path: t.TempDir()},
+				proxies: map[string]proxy{"c1": {probes: probe.Results{WasReady: true, ReadyNow: c.silent == "", Readiness: probe.Pulse{Why: c.silent}}}},
 			}
-			got := v.status(&followed{why: c.why, stale: c.stale}, plan.Decision{Serving: "c1"}, false)
+			got := statusOf(o, memory{failures: failures{why: c.why}, stale: c.stale}, plan.Decision{Serving: "c1"}, false)
 			if got.Message != c.want || got.Failure != c.why || got.Ready != (c.silent == "") {
 				t.Errorf("%+v, want the message %q", got, c.want)
 			}
@@ -62,15 +62,15 @@ func TestStatus_noneServes_showsNewest(t *testing.T) {
 
 // The pause after failures in a row doubles, up to ten seconds. Without one there is none.
 func TestRetryAt_failuresInARow_pauseDoubles(t *testing.T) {
-	f := newFollowed(sandboxOf("u1"))
+	m := memory{}
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	if !f.retryAt().Before(now) {
-		t.Errorf("before the first start: %s", f.retryAt())
+	if !m.failures.retryAt().Before(now) {
+		t.Errorf("before the first start: %s", m.failures.retryAt())
 	}
 	for _, want := range []time.Duration{50, 100, 200, 400, 800, 1600, 3200, 6400, 10000, 10000} {
-		f.fail(now, "exit code 1", nil)
-		if got := f.retryAt().Sub(now); got != want*time.Millisecond {
-			t.Errorf("after %d failures: %s, want %d ms", f.failures, got, want)
+		m = m.afterFailure(now, "exit code 1", nil)
+		if got := m.failures.retryAt().Sub(now); got != want*time.Millisecond {
+			t.Errorf("after %d failures: %s, want %d ms", m.failures.inARow, got, want)
 		}
 	}
 }
@@ -97,8 +97,7 @@ func TestState_noneServes_saysWhy(t *testing.T) {
 			if c.choice.Refusal == "" {
 				c.choice.Profile = &profile.Version{}
 			}
-			v := view{choice: c.choice, home: home.Home{Path: t.TempDir()}}
-			if got := v.state(c.decision, c.failures > 0, c.pulling); got != c.want {
+			if got := (observed{choice: c.choice}).state(c.decision, c.failures > 0, c.pulling); got != c.want {
 				t.Errorf("%s, want %s", got, c.want)
 			}
 		})

@@ -230,13 +230,13 @@ func TestStart_epochFailed_usesNext(t *testing.T) {
 	})
 }
 
-// Whatever runs that is not ready may be replaced out of turn, and what has ended counts as nothing.
-func TestNeedsTurn_proxies_onlyServingOnesDo(t *testing.T) {
+// Whatever runs that is not ready may be replaced without a slot, and what has ended counts as nothing.
+func TestNeedsSlot_proxies_onlyServingOnesDo(t *testing.T) {
 	for name, c := range map[string]struct {
 		there   sidecar.Container
 		ready   bool
 		drained bool
-		want    bool // a turn
+		want    bool // a slot
 	}{
 		"one that serves":            {sidecar.Container{State: sidecar.Running, Labels: sidecar.Labels{Hash: "old"}}, true, false, true},
 		"one that never was ready":   {sidecar.Container{State: sidecar.Running, Labels: sidecar.Labels{Hash: "old"}}, false, false, false},
@@ -246,20 +246,15 @@ func TestNeedsTurn_proxies_onlyServingOnesDo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.there.ID = "c1"
-			v := view{
-				choice: Choice{Profile: &profile.Version{Name: "edge", Hash: "new"}}, home: home.Homes{Root: t.TempDir()}.Of(podnet.Key{PodUID: "u1", Sandbox: "s1"}),
-				there: []sidecar.Container{c.there}, answers: map[string]answer{"c1": {probes: probe.Results{WasReady: c.ready}}},
-			}
-			if err := v.home.Prepare(home.Owner{}); err != nil {
-				t.Fatal(err)
+			o := observed{
+				choice:     Choice{Profile: &profile.Version{Name: "edge", Hash: "new"}},
+				containers: []sidecar.Container{c.there}, proxies: map[string]proxy{"c1": {probes: probe.Results{WasReady: c.ready}}},
 			}
 			if c.drained {
-				if err := v.home.Note(home.Draining, 0); err != nil {
-					t.Fatal(err)
-				}
+				o.notes = o.notes.With(home.Draining, 0)
 			}
-			if got := v.needsTurn(); got != c.want {
-				t.Errorf("it needs a turn: %t", got)
+			if got := o.needsSlot(); got != c.want {
+				t.Errorf("it needs a slot: %t", got)
 			}
 		})
 	}

@@ -1,0 +1,234 @@
+package sidecars
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/home"
+	"istio-pod-network-controller/sidecars/probe"
+	"istio-pod-network-controller/sidecars/profile"
+)
+
+const (
+	// endedUnknown is said of a proxy whose container is gone.
+	endedUnknown = "it has ended, and the runtime no longer knows how"
+	// endedUntold is said of a proxy until the runtime tells how it has ended.
+	endedUntold = "it has ended"
+	// wordsTime is how long after a proxy's end its log is read again: the runtime may write the last lines after it has said that the proxy
+	// has ended.
+	wordsTime = 5 * time.Second
+)
+
+// news is what a reconcile has learned that is written down, or told to others.
+type news struct {
+	serving []uint32 // epochs of Envoys that have taken over
+	gone    []uint32 // epochs of which nothing is kept
+	faults  []fault
+}
+
+// fault is a proxy that has ended without being told to, or hangs.
+type fault struct {
+	proxy proxy
+	at    time.Time
+	why   string
+	// words are the last lines of its log, in the file logPath. untold is its container if the runtime has not told how it ended.
+	words, logPath, untold string
+}
+
+// afterExits returns the sandbox with the containers that this agent sees for the first time, and with ends of processes. A proxy whose process has
+// ended has ended, also while the runtime lists it as running. It stays in the runtime until that agrees. If the kernel has not said that it has
+// ended, the proxy is asked.
+func afterExits(o observed, exits map[string]processExit, now time.Time) observed {
+	proxies := maps.Clone(o.proxies)
+	if proxies == nil {
+		proxies = map[string]proxy{}
+	}
+	o.containers = slices.Clone(o.containers)
+	for i, c := range o.containers {
+		p, known := proxies[c.ID]
+		if !known {
+			p = proxy{epoch: c.Epoch, hash: versionOf(c), madeUnder: versionOf(c), seenSince: now, found: true}
+		}
+		if e, gone := exits[c.ID]; gone {
+			p.exit.at, p.exit.certain, p.probes.ReadyNow = e.at, e.certain, false
+		}
+		p.exit.untold = !p.exit.at.IsZero() && c.State == sidecar.Running
+		switch {
+		case c.State == sidecar.Exited && p.exit.at.IsZero():
+			p.exit.at, p.probes.ReadyNow = now, false
+		case p.exit.untold && p.exit.certain:
+			o.containers[i].State = sidecar.Exited
+		}
+		proxies[c.ID] = p
+	}
+	o.proxies = proxies
+	return o
+}
+
+// afterReplies returns the sandbox with what its proxies have answered, the epochs of Envoys that say that they have taken over, and the containers of
+// proxies that hang from now on.
+func afterReplies(o observed, replies []probe.Reply) (out observed, serving []uint32, hung []string) {
+	threshold := 1
+	if p := o.choice.Profile; p != nil {
+		threshold = max(1, int(p.Spec.Readiness.FailureThreshold))
+	}
+	o.proxies = maps.Clone(o.proxies)
+	for _, r := range replies {
+		p, known := o.proxies[r.ID]
+		if !known {
+			continue
+		}
+		c := o.container(r.ID)
+		runs := c != nil && o.isAsked(*c)
+		p.probes = p.probes.After(r, threshold)
+		p.probes.ReadyNow = p.probes.ReadyNow && runs
+		o.proxies[r.ID] = p
+		if !runs {
+			continue
+		}
+		if p.probes.HungAt.IsZero() && p.probes.Liveness.IsHung(o.choice.Profile) && !slices.Contains(hung, r.ID) {
+			hung = append(hung, r.ID)
+		}
+		if r.Serves {
+			serving = append(serving, c.Epoch)
+		}
+	}
+	return o, serving, hung
+}
+
+// serving returns the sandbox with Envoys that have taken over. It is noted: once one has a successor it no longer says so, as its admin interface is
+// closed first.
+func (o observed) serving(epochs []uint32) observed {
+	for _, epoch := range epochs {
+		o.notes = o.notes.With(home.Ready, epoch)
+	}
+	return o
+}
+
+// afterEnds returns the sandbox, and the failures of before, with what was read about ends: of proxies that hang, are no longer there, or have
+// exited. Each is news once.
+func afterEnds(o observed, last failures, read ends, hung []string, now time.Time) (observed, failures, news) {
+	var out news
+	for _, id := range hung {
+		if p := o.proxies[id]; !read.isNoFailure {
+			out.faults = append(out.faults, fault{proxy: p, at: now, why: p.probes.Hangs()})
+			p.probes.HungAt = now
+			o = o.with(id, p)
+		}
+	}
+	o, last = o.afterWords(last, read, now)
+	o, out = o.afterLost(read, out, now)
+	onFailure := o.choice.Profile != nil && o.choice.Profile.Spec.RestartPolicy == profile.RestartOnFailure
+	for i, c := range o.containers {
+		p := o.proxies[c.ID]
+		if c.State != sidecar.Exited || o.isExpected(p) {
+			continue
+		}
+		if read.isNoFailure {
+			p.exit.noted = true
+			o = o.with(c.ID, p)
+			continue
+		}
+		how := read.of[c.ID]
+		untold := isUntold(p.exit, how.err, now)
+		p.exit.untold = p.exit.untold || untold
+		if untold && onFailure {
+			o = o.with(c.ID, p)
+			o.containers = slices.Clone(o.containers)
+			o.containers[i].State = sidecar.Running // whether it is started again depends on how it has ended
+			continue
+		}
+		p.exit.noted, p.exit.succeeded = true, how.err == nil && how.end.ExitCode == 0
+		o = o.with(c.ID, p)
+		if onFailure && p.found && p.exit.succeeded || o.isDone(c) { // found: it was done for the last agent, and the profile has changed since
+			out.gone = append(out.gone, c.Epoch)
+			continue
+		}
+		one := fault{proxy: p, at: p.exit.at, why: how.taken + howEnded(how, untold), words: how.words, logPath: how.end.LogPath}
+		if untold {
+			one.untold = c.ID
+		}
+		out.faults = append(out.faults, one)
+	}
+	return o, last, out
+}
+
+// afterLost returns the sandbox without the proxies that are no longer listed: the kubelet removes containers that have ended, and may be faster.
+func (o observed) afterLost(read ends, out news, now time.Time) (observed, news) {
+	all := o
+	for id, p := range all.proxies {
+		if o.container(id) != nil {
+			continue
+		}
+		o = o.without(id)
+		out.gone = append(out.gone, p.epoch)
+		if all.isExpected(p) || read.isNoFailure {
+			continue
+		}
+		at := p.exit.at
+		if at.IsZero() {
+			at = now
+		}
+		out.faults = append(out.faults, fault{proxy: p, at: at, why: read.of[id].taken + endedUnknown})
+	}
+	return o, out
+}
+
+// afterWords adds to why the last proxy has ended how it did, once the runtime tells, and the last lines of its log.
+func (o observed) afterWords(last failures, read ends, now time.Time) (observed, failures) {
+	p := o.proxies[last.untold]
+	switch {
+	case last.untold == "":
+	case isUntold(p.exit, read.earlier.err, now):
+		p.exit.untold = true
+		o = o.with(last.untold, p)
+	default:
+		last.whyOnly = strings.TrimSuffix(last.whyOnly, endedUntold) + howEnded(read.earlier, false)
+		last.why, last.logPath, last.untold = last.whyOnly, read.earlier.end.LogPath, ""
+	}
+	if last.logPath == "" {
+		return o, last
+	}
+	if read.words != "" { // the log may be gone meanwhile
+		last.why = last.whyOnly + read.words
+	}
+	if now.Sub(last.lastAt) > wordsTime {
+		last.logPath = ""
+	}
+	return o, last
+}
+
+// isUntold reports whether the runtime is to be asked again how a proxy has ended. err is what it has answered.
+func isUntold(e exit, err error, now time.Time) bool {
+	return errors.Is(err, sidecar.ErrNotEnded) && now.Sub(e.at) <= wordsTime
+}
+
+func howEnded(how ended, untold bool) string {
+	switch {
+	case untold:
+		return endedUntold
+	case how.err != nil:
+		return endedUnknown
+	}
+	return fmt.Sprintf("it has ended with exit code %d (%s)", how.end.ExitCode, how.end.Reason)
+}
+
+// isDone reports whether no proxy is started after this one until the profile changes: restartPolicy is OnFailure, it ended with code 0, and
+// no other is newer or takes connections. Its container is kept to tell the next agent. The kubelet keeps it, too, as the
+// newest of its name.
+func (o observed) isDone(c sidecar.Container) bool {
+	p := o.choice.Profile
+	if p == nil || p.Spec.RestartPolicy != profile.RestartOnFailure || p.Hash != o.proxies[c.ID].madeUnder || o.choice.Finished {
+		return false
+	}
+	another := slices.ContainsFunc(o.containers, func(other sidecar.Container) bool { return other.Epoch > c.Epoch || o.isAsked(other) })
+	return c.State == sidecar.Exited && o.proxies[c.ID].exit.succeeded && !another
+}
+
+// done reports whether the sandbox's proxy is not started again.
+func (o observed) done() bool { return slices.ContainsFunc(o.containers, o.isDone) }

@@ -1,0 +1,115 @@
+package sidecars
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars/probe"
+)
+
+const (
+	// reconcileTimeout bounds one reconcile, a pull of an image excepted.
+	reconcileTimeout = 30 * time.Second
+	// lookFor is how long a sandbox that does not run is looked at as if the runtime were starting it. Later it has ended.
+	lookFor = 10 * time.Second
+)
+
+// reconcile looks at one sandbox and does what is to be done: it observes, learns, decides, acts and reports. It returns what to remember, and when to
+// look the next time; 0 is never. Questions to proxies go on after it, until whole ends.
+func reconcile(whole context.Context, m *Manager, e *entry, s podnet.Sandbox, in inbox) (mem memory, again time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(whole, reconcileTimeout)
+	defer cancel()
+	mem = e.memory
+	if err := finishLate(ctx, m, s.Key(), in.finishedAt); err != nil {
+		return mem, 0, fmt.Errorf("tell proxies to finish: %w", err)
+	}
+
+	o, mem, err := observe(ctx, m, s, mem, in.exits)
+	switch {
+	case errors.Is(err, podnet.ErrNoPod):
+		m.Unfollow(s.UID)
+		return mem, 0, nil
+	case err != nil:
+		return mem, 0, err
+	case o.choice.Name == "" && len(o.containers) == 0:
+		m.dismiss(o.key, true)
+		return mem, 0, nil
+	}
+	m.chose(e, o, in)
+
+	o, mem = learn(ctx, m, o, mem, in)
+	o = ask(whole, m, e, o)
+	mem.proxies = o.proxies
+	if o.waitsForAnswer() {
+		return mem, sweepInterval, nil
+	}
+	o.versions = noteGood(ctx, m, o)
+
+	slot, askAt := takeSlot(ctx, m, o, mem)
+	d := decide(o, mem, slot, nobodyListens(ctx, m.Asker, o), time.Now())
+	if !askAt.IsZero() {
+		d.plan.AgainAt(askAt)
+	}
+
+	if err := finishWithApplication(ctx, m.Runtime, o); err != nil {
+		log.FromContext(ctx).Error(err, "proxy not told to finish with its application")
+	}
+	mem.list.waits = len(d.plan.Actions) == 0 && len(d.plan.Ask) > 0
+	o, mem, did, err := act(ctx, m, o, mem, d)
+
+	mem = report(m, o, mem, d, did.pulling)
+	mem.proxies = o.proxies
+	if o.choice.Finished && len(o.containers) == 0 {
+		m.dismiss(o.key, false)
+		return mem, 0, nil
+	}
+	return mem, tellAgain(o, nextLook(o, mem, d, did)), err
+}
+
+// learn takes in what has come since the last reconcile, and what is read because of it.
+func learn(ctx context.Context, m *Manager, o observed, mem memory, in inbox) (observed, memory) {
+	if !mem.looked {
+		mem.looked, mem.starts = true, len(o.containers) == 0
+	}
+	o = afterExits(o, in.exits, time.Now())
+	o, mem = renewSecrets(ctx, m, o, mem)
+	o, serving, hung := afterReplies(o, in.replies)
+	o = o.serving(serving)
+	orphans := orphansThatServe(ctx, m.Asker, o)
+	o = markOutdated(o.serving(orphans))
+	read := readEnds(ctx, m, o, mem.failures, len(hung) > 0)
+	if read.finished {
+		o.notes = o.notes.WithFinished()
+	}
+	o, failures, learned := afterEnds(o, mem.failures, read, hung, time.Now())
+	mem.failures, learned.serving = failures, append(serving, orphans...)
+	return o, settle(ctx, m, o, mem, learned)
+}
+
+func nextLook(o observed, mem memory, d decision, did outcome) time.Duration {
+	switch {
+	case did.absent && o.choice.Ending:
+		return cleanInterval
+	case did.absent && time.Since(mem.since) > lookFor:
+		return sweepInterval
+	case did.absent:
+		return probe.StartPause(mem.since)
+	case len(d.plan.Actions) > 0 && !did.pulling:
+		return probe.StartPoll
+	case len(d.plan.Ask) == 0 && (o.choice.Ending || d.plan.Serving == "" && o.notes.Finished(time.Now())): // the pod is gone soon, or says that it has finished
+		return cleanInterval
+	}
+	wait := sweepInterval
+	if at, some := o.nextQuestion(); some {
+		wait = min(wait, time.Until(at))
+	}
+	if !d.plan.Again.IsZero() {
+		wait = min(wait, time.Until(d.plan.Again))
+	}
+	return max(wait, probe.StartPoll)
+}

@@ -1,0 +1,132 @@
+package sidecars
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/printable"
+	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/plan"
+)
+
+// endedWell is said of a proxy that is not started again.
+const endedWell = "it has ended with exit code 0, and by its profile's restartPolicy (OnFailure) it is not started again"
+
+// Status is how a pod's proxy is.
+type Status struct {
+	Profile string
+	State   v1alpha1.State
+	Ready   bool
+	// Epoch, Image and Hash describe the serving proxy, or the newest if none serves.
+	Epoch       uint32
+	Image, Hash string
+	Restarts    int32
+	Message     string
+	LastUpgrade time.Time
+	// Final reports whether nothing follows: the pod has finished.
+	Final bool
+	// Failure is why the last proxy ended or could not be started, or "".
+	Failure string
+	// FailedHash is the version of the profile that the pod should have a proxy of, if it failed, or the pod cannot have one. Paused reports
+	// whether others wait for that.
+	FailedHash string
+	Paused     bool
+	// Labels reports whether the pod's peers are to send mTLS to the proxy: see istio.TLSModeLabel.
+	Labels bool
+}
+
+// report notes an upgrade that has succeeded, says how the proxy is, and returns what is remembered of both.
+func report(m *Manager, o observed, mem memory, d decision, pulling bool) memory {
+	serving := o.container(d.plan.Serving)
+	if p := o.choice.Profile; p != nil && serving != nil && serving.Hash == d.version.Hash {
+		mem.upgrades.standIns = 0
+		if mem.upgrades.noHandover == serving.Hash { // it can hand over to its own successor
+			mem.upgrades.noHandover = ""
+		}
+		next, freed := m.Rollout.Done(p, o.key, serving.Hash)
+		if freed {
+			mem.upgrades.lastAt, mem.upgrades.failedInARow = time.Now(), 0
+			m.count(o.choice, func(of *Figures) { of.Upgraded++ })
+		}
+		m.enqueue(next)
+		tries := serving.Hash != p.Hash && mem.upgrades.failedHash == p.Hash // its upgrade fails
+		if !tries && time.Since(later(mem.failures.lastAt, o.proxies[d.plan.Serving].probes.FirstReadyAt)) > stableTime {
+			mem.failures.inARow, mem.failures.why, mem.failures.logPath = 0, "", ""
+		}
+	}
+	status := statusOf(o, mem, d.plan, pulling)
+	status.Paused = status.FailedHash != "" && m.Rollout.Paused(o.choice.Name)
+	m.Reporter.Report(o.sandbox, status)
+	return m.countHealth(o, mem, status)
+}
+
+// statusOf describes what was decided. pulling reports whether a start waits for its image.
+func statusOf(o observed, mem memory, d plan.Decision, pulling bool) Status {
+	f := mem.failures
+	out := Status{
+		Profile: o.choice.Name, State: o.state(d, f.inARow > 0, pulling), Restarts: mem.restarts, LastUpgrade: mem.upgrades.lastAt, Message: f.why, Failure: f.why,
+		Final: o.hasFinished(d),
+	}
+	serving := o.proxies[d.Serving].probes
+	switch {
+	case o.choice.Refusal != "":
+		out.Message = o.choice.Refusal
+	case o.done():
+		out.Message, out.Failure = endedWell, ""
+	case !serving.ReadyNow && serving.Readiness.Why != "":
+		out.Message = "it does not answer: " + serving.Readiness.Why
+	case mem.stale != "":
+		out.Message = printable.Joined(f.why, mem.stale)
+	case f.why == "":
+		out.Message = mem.unmoved
+	}
+	shown := o.container(d.Serving)
+	if shown == nil && len(o.containers) > 0 {
+		shown = &o.containers[len(o.containers)-1]
+	}
+	if shown != nil {
+		out.Epoch, out.Image, out.Hash = shown.Epoch, shown.Image, versionOf(*shown)
+		out.Ready = shown.ID == d.Serving && o.proxies[shown.ID].probes.ReadyNow
+		facts := o.home.IstioFacts(shown.Epoch)
+		out.Labels = facts.Labels
+		out.Message = printable.Joined(printable.Joined(out.Message, o.standIn(mem.upgrades, *shown)), facts.Aside)
+	}
+	out.Message = printable.Clip(out.Message, v1alpha1.MaxMessage)
+	if upgraded := out.Ready && out.Hash == o.choice.Hash; o.choice.Refusal != "" || !upgraded && f.why != "" {
+		out.FailedHash = o.choice.Hash
+	}
+	return out
+}
+
+// hasFinished reports whether the pod has finished, and its proxy with it.
+func (o observed) hasFinished(d plan.Decision) bool { return o.choice.Finished && d.Serving == "" }
+
+func (o observed) state(d plan.Decision, failed, pulling bool) v1alpha1.State {
+	starts := slices.ContainsFunc(d.Actions, func(a plan.Action) bool { return a.Verb == plan.Start })
+	switch {
+	case o.hasFinished(d), o.done(), d.Serving == "" && o.notes.Finished(time.Now()):
+		return v1alpha1.Ended
+	case d.Serving != "" && (len(d.Ask) > 0 || starts):
+		return v1alpha1.Upgrading
+	case d.Serving != "":
+		return v1alpha1.Running
+	case o.choice.Profile == nil:
+		return v1alpha1.Refused
+	case pulling:
+		return v1alpha1.Pulling
+	case len(d.Ask) > 0 || starts && !failed:
+		return v1alpha1.Starting
+	}
+	return v1alpha1.Failed
+}
+
+// standIn says why a proxy is not of the profile's present version, or "" if that is tried yet.
+func (o observed) standIn(u upgrades, c sidecar.Container) string {
+	p, good := o.choice.Profile, o.versions.lastGood
+	if good == nil || versionOf(c) != good.Hash || !o.versions.presentFailed && u.insteadOf != p.Hash {
+		return ""
+	}
+	return fmt.Sprintf("the profile's version %s is not known to work on this node: the proxy is of %s, the last one that was ready here", p.Hash, good.Hash)
+}

@@ -1,0 +1,126 @@
+package sidecars
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/profile"
+	"istio-pod-network-controller/sidecars/rollout"
+)
+
+const (
+	// mostStandIns is how many proxies of the last good version are started in a row, none of which becomes ready, before the present one is tried.
+	mostStandIns = 3
+	// lossPause is the time between two tries of a version that has failed in a pod which has no proxy meanwhile.
+	lossPause = 5 * time.Minute
+)
+
+// noteGood notes that the profile's present version works, once a proxy of it is ready. It returns what the node then knows of versions.
+func noteGood(ctx context.Context, m *Manager, o observed) versions {
+	p := o.choice.Profile
+	works := func(c sidecar.Container) bool { return versionOf(c) == p.Hash && o.isReady(c) }
+	if p != nil && slices.ContainsFunc(o.containers, works) {
+		logUnnoted(ctx, p, m.good.Works(p))
+	}
+	return versionsOf(m, p)
+}
+
+func logUnnoted(ctx context.Context, p *profile.Version, err error) {
+	if err != nil {
+		log.FromContext(ctx).Error(err, "an agent that starts will not know which version of a profile works", "profile", p.Name)
+	}
+}
+
+// takeSlot returns the sandbox's upgrade slot, and without one when to ask for it if not now.
+func takeSlot(ctx context.Context, m *Manager, o observed, mem memory) (has rollout.UpgradeSlot, at time.Time) {
+	p, want := o.choice.Profile, rollout.ForUpgrade
+	if p == nil || o.choice.Ending || o.done() || o.notes.Finished(time.Now()) {
+		m.enqueue(m.Rollout.Leave(o.key))
+		return "", at
+	}
+	if has = m.Rollout.Join(p, o.key, o.choice.Held); has != "" {
+		return has, at
+	}
+	if o.isFull(mem.upgrades) || !o.needsSlot() && !isFirst(ctx, m.Runtime, o) {
+		return "", at
+	}
+	if o.servesRotated() {
+		want = rollout.ForRotation
+	}
+	if at = o.slotAt(want, mem); time.Now().Before(at) {
+		return "", at
+	}
+	if m.Rollout.Take(p, o.key, want) {
+		has = want
+	}
+	return has, time.Time{}
+}
+
+// slotAt returns when the sandbox may ask for a slot, which it uses at once. A version that takes over from a running one is tried soon: nobody notices.
+func (o observed) slotAt(want rollout.UpgradeSlot, mem memory) time.Time {
+	u := mem.upgrades
+	switch {
+	case u.failedHash != o.choice.Profile.Hash:
+		return mem.failures.retryAt()
+	case want == rollout.ForUpgrade && o.endsFirst(u):
+		return u.failedAt.Add(lossPause)
+	}
+	return later(mem.failures.retryAt(), u.failedAt.Add(pauseAfter(u.failedInARow)))
+}
+
+// endsFirst reports whether the running proxy is ended before one of the present version starts.
+func (o observed) endsFirst(u upgrades) bool {
+	p := o.choice.Profile
+	return p.MaxRunning() == 1 || u.noHandover == p.Hash
+}
+
+// isFull reports whether a new proxy would have to wait for the end of a draining one. A slot would hold up others for as long. A proxy that
+// still starts makes room: it becomes ready, or is ended.
+func (o observed) isFull(u upgrades) bool {
+	stay := 0
+	for _, c := range o.containers {
+		if c.State == sidecar.Running && (o.proxies[c.ID].probes.WasReady || o.drains(c.Epoch)) {
+			stay++
+		}
+	}
+	return !o.endsFirst(u) && stay >= o.choice.Profile.MaxRunning()
+}
+
+// needsSlot reports whether an upgrade needs a slot: an older version is ready, and none of the present version is ready beside it. If one is,
+// the old one only has to be told to drain. A proxy that hangs does not wait: that its successor fails may be its own fault.
+func (o observed) needsSlot() bool {
+	old, present := false, false
+	for _, c := range o.containers {
+		if !o.isReady(c) || !o.proxies[c.ID].probes.HungAt.IsZero() {
+			continue
+		}
+		old, present = old || c.Hash != o.choice.Profile.Hash, present || c.Hash == o.choice.Profile.Hash
+	}
+	return old && !present
+}
+
+// isFirst reports whether the sandbox tries the present version of the profile although another one is known to work: nobody has tried it, and
+// the node has no proxy of the profile whose upgrade would.
+func isFirst(ctx context.Context, runtime Runtime, o observed) bool {
+	runs := func(c sidecar.Container) bool { return c.State == sidecar.Running && c.Profile == o.choice.Name }
+	if o.versions.lastGood == nil || o.versions.presentFailed || slices.ContainsFunc(o.containers, runs) {
+		return false
+	}
+	all, err := runtime.List(ctx, "")
+	return err == nil && !slices.ContainsFunc(all, runs)
+}
+
+// servesRotated reports whether the newest ready proxy has to be replaced for its secrets.
+func (o observed) servesRotated() bool {
+	for _, c := range slices.Backward(o.containers) {
+		if o.isReady(c) {
+			return strings.HasSuffix(c.Hash, outdatedHash)
+		}
+	}
+	return false
+}
