@@ -109,7 +109,7 @@ func settle(ctx context.Context, m *Manager, o observed, mem memory, learned new
 		if f.proxy.probes.WasReady {
 			mem.restarts++
 		}
-		m.count(o.choice, func(of *Figures) { of.Restarts++ })
+		m.counts.change(o.choice, func(of *Figures) { of.Restarts++ })
 		mem = failed(ctx, m, o, mem, f.proxy.hash, f.why, f.at)
 		mem.failures.whyOnly, mem.failures.untold = mem.failures.why, f.untold
 		mem.failures.why += f.words
@@ -124,10 +124,10 @@ func settle(ctx context.Context, m *Manager, o observed, mem memory, learned new
 func failed(ctx context.Context, m *Manager, o observed, mem memory, hash, why string, at time.Time) memory {
 	p := o.choice.Profile
 	next, was := m.Rollout.Failed(p, o.key, hash)
-	m.enqueue(next)
+	m.followed.enqueue(next)
 	upgrade := was != "" && (was != rollout.ForUpgrade || hash == p.Hash)
 	if upgrade {
-		m.count(o.choice, func(of *Figures) { of.Failed++ })
+		m.counts.change(o.choice, func(of *Figures) { of.Failed++ })
 	}
 	if upgrade && was == rollout.ForUpgrade {
 		logUnnoted(ctx, p, m.good.Fails(p))

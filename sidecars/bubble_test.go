@@ -31,7 +31,7 @@ func startAgent(t *testing.T, n *fakeNode, root string) (m *Manager, stop func()
 	ctx, cancel := context.WithCancel(t.Context())
 	dead := false
 	m = &Manager{Runtime: n, Secrets: n, Images: n, Cluster: n, ControlPlanes: n, Asker: n, Reporter: n, Homes: home.Homes{Root: root}, Rollout: &rollout.Queue{}}
-	n.change(func() { n.killed, n.calls = func() { dead = true; cancel(); home.Unlock(m.lock) }, 0 }) // the kernel frees a dead agent's lock
+	n.change(func() { n.killed, n.calls = func() { dead = true; cancel(); home.Unlock(m.duty.lock) }, 0 }) // the kernel frees a dead agent's lock
 	if n.arrange != nil {
 		n.arrange(m)
 	}

@@ -8,7 +8,6 @@ import (
 	goruntime "runtime"
 	"slices"
 	"sync"
-	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -339,14 +338,4 @@ func thePod() *corev1.Pod {
 
 func sandboxOf(uid string) podnet.Sandbox {
 	return podnet.Sandbox{Namespace: "shop", Name: "cart-1", UID: uid, ID: "sandbox-" + uid, NetNS: "/netns/" + uid}
-}
-
-// present returns the profile's present version.
-func (n *fakeNode) present(t *testing.T) *profile.Version {
-	t.Helper()
-	p, err := profile.Compile(&n.profile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
 }

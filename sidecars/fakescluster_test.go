@@ -82,3 +82,9 @@ func (n *fakeNode) Forget(podUID string) {
 	defer n.mu.Unlock()
 	delete(n.said, podUID)
 }
+
+// follows reports whether a sandbox is looked after.
+func follows(m *Manager, key podnet.Key) bool {
+	_, followed := m.followed.find(key)
+	return followed
+}

@@ -1,6 +1,7 @@
 package sidecars
 
 import (
+	"sync"
 	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
@@ -47,28 +48,56 @@ type Figures struct {
 	Upgraded, Failed uint64
 }
 
-// count changes the figures of a sandbox's profile. A name without a profile has no figures: pods choose names, and figures are kept.
-func (m *Manager) count(of Choice, change func(*Figures)) {
+// counts has what became of proxies, by profile.
+type counts struct {
+	mu sync.Mutex
+	by map[string]Figures
+}
+
+// change changes the figures of a sandbox's profile. A name without a profile has no figures: pods choose names, and figures are kept.
+func (c *counts) change(of Choice, change func(*Figures)) {
 	if of.Profile == nil {
 		return
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	figures := m.counted[of.Name]
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.by == nil {
+		c.by = map[string]Figures{}
+	}
+	figures := c.by[of.Name]
 	change(&figures)
-	m.counted[of.Name] = figures
+	c.by[of.Name] = figures
+}
+
+func (c *counts) of(name string) Figures {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.by[name]
+}
+
+// health counts the sandboxes of each profile that pods have chosen by the health of their proxies, with zeros.
+func (r *registry) health() map[string]map[Health]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := map[string]map[Health]int{}
+	for _, e := range r.known {
+		if e.profile == "" || e.health == "" {
+			continue
+		}
+		if out[e.profile] == nil {
+			out[e.profile] = map[Health]int{HealthReady: 0, HealthStarting: 0, HealthSilent: 0, HealthFailed: 0, HealthRefused: 0, HealthEnded: 0}
+		}
+		out[e.profile][e.health]++
+	}
+	return out
 }
 
 // countHealth reports a successful start, and remembers the proxy's health.
-func (m *Manager) countHealth(o observed, mem memory, status Status) memory {
+func countHealth(m *Manager, o observed, mem memory, status Status) memory {
 	if status.Ready && mem.starts && o.choice.Profile != nil && m.Started != nil {
 		m.Started(o.choice.Name, time.Since(mem.since))
 	}
 	mem.starts = mem.starts && !status.Ready
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if e := m.known[o.key]; e != nil {
-		e.health = healthOf(status)
-	}
+	m.followed.update(o.key, func(e *entry) { e.health = healthOf(status) })
 	return mem
 }

@@ -143,8 +143,8 @@ func TestFigures_newAgentAndUnknownProfile_countNoStarts(t *testing.T) {
 		n.change(func() { n.refusal = "there is no such profile" })
 		m.Follow(sandboxOf("u2"))
 		after(time.Second)
-		if got := m.Figures()["edge"]; got.Pods[HealthRefused] != 1 || len(m.counted) != 0 || len(started()) > 0 {
-			t.Errorf("%+v, %d profiles are remembered, starts took %v", got, len(m.counted), started())
+		if got := m.Figures()["edge"]; got.Pods[HealthRefused] != 1 || len(m.counts.by) != 0 || len(started()) > 0 {
+			t.Errorf("%+v, %d profiles are remembered, starts took %v", got, len(m.counts.by), started())
 		}
 	})
 }

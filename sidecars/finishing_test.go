@@ -219,8 +219,8 @@ func TestFinishWithApplication_podIsGone_proxyIsEnded(t *testing.T) {
 				}
 				n.change(func() { s.all[0] = exitedApp("app", 0, 143) })
 				after(5 * time.Second)
-				if want := []string{"c001 SIGUSR1", "c001 SIGKILL"}; !slices.Equal(s.signals(), want) || m.follows(sandboxOf("u1").Key()) || len(n.containers) > 0 {
-					t.Errorf("told were %q, want %q; followed: %t, left: %v", s.signals(), want, m.follows(sandboxOf("u1").Key()), n.containers)
+				if want := []string{"c001 SIGUSR1", "c001 SIGKILL"}; !slices.Equal(s.signals(), want) || follows(m, sandboxOf("u1").Key()) || len(n.containers) > 0 {
+					t.Errorf("told were %q, want %q; followed: %t, left: %v", s.signals(), want, follows(m, sandboxOf("u1").Key()), n.containers)
 				}
 			})
 		})

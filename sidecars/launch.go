@@ -8,12 +8,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/istio"
 	"istio-pod-network-controller/sidecars/plan"
 	"istio-pod-network-controller/sidecars/profile"
-	"istio-pod-network-controller/internal/podnet"
 )
 
 // launch is a proxy that is about to be made.
@@ -150,10 +150,10 @@ func shareListeners(ctx context.Context, asker Asker, s podnet.Sandbox, from *si
 	case from != nil && from.StopSignal == "":
 		return "", errReplace
 	}
-	if err := asker.Move(ctx, s); err != nil {
-		return "an upgrade may reset connections that the old proxy has not accepted yet: " + err.Error(), nil
+	if why := asker.Move(ctx, s); why != nil {
+		unmoved = "an upgrade may reset connections that the old proxy has not accepted yet: " + why.Error()
 	}
-	return "", nil
+	return unmoved, nil
 }
 
 // spec returns the proxy's container, which sees its files in a home.

@@ -101,9 +101,9 @@ func afterReplies(o observed, replies []probe.Reply) (out observed, serving []ui
 	return o, serving, hung
 }
 
-// serving returns the sandbox with Envoys that have taken over. It is noted: once one has a successor it no longer says so, as its admin interface is
+// withServing returns the sandbox with Envoys that have taken over. It is noted: once one has a successor it no longer says so, as its admin interface is
 // closed first.
-func (o observed) serving(epochs []uint32) observed {
+func withServing(o observed, epochs []uint32) observed {
 	for _, epoch := range epochs {
 		o.notes = o.notes.With(home.Ready, epoch)
 	}
@@ -121,45 +121,49 @@ func afterEnds(o observed, last failures, read ends, hung []string, now time.Tim
 			o = o.with(id, p)
 		}
 	}
-	o, last = o.afterWords(last, read, now)
-	o, out = o.afterLost(read, out, now)
-	onFailure := o.choice.Profile != nil && o.choice.Profile.Spec.RestartPolicy == profile.RestartOnFailure
+	o, last = afterWords(o, last, read, now)
+	o, out = afterLost(o, read, out, now)
 	for i, c := range o.containers {
-		p := o.proxies[c.ID]
-		if c.State != sidecar.Exited || o.isExpected(p) {
-			continue
+		if c.State == sidecar.Exited && !o.isExpected(o.proxies[c.ID]) {
+			o, out = afterExit(o, i, read, out, now)
 		}
-		if read.isNoFailure {
-			p.exit.noted = true
-			o = o.with(c.ID, p)
-			continue
-		}
-		how := read.of[c.ID]
-		untold := isUntold(p.exit, how.err, now)
-		p.exit.untold = p.exit.untold || untold
-		if untold && onFailure {
-			o = o.with(c.ID, p)
-			o.containers = slices.Clone(o.containers)
-			o.containers[i].State = sidecar.Running // whether it is started again depends on how it has ended
-			continue
-		}
-		p.exit.noted, p.exit.succeeded = true, how.err == nil && how.end.ExitCode == 0
-		o = o.with(c.ID, p)
-		if onFailure && p.found && p.exit.succeeded || o.isDone(c) { // found: it was done for the last agent, and the profile has changed since
-			out.gone = append(out.gone, c.Epoch)
-			continue
-		}
-		one := fault{proxy: p, at: p.exit.at, why: how.taken + howEnded(how, untold), words: how.words, logPath: how.end.LogPath}
-		if untold {
-			one.untold = c.ID
-		}
-		out.faults = append(out.faults, one)
 	}
 	return o, last, out
 }
 
+// afterExit returns the sandbox after a container has exited. Whether a proxy is started again may depend on how it has ended: until that is told it
+// counts as running.
+func afterExit(o observed, i int, read ends, out news, now time.Time) (observed, news) {
+	c := o.containers[i]
+	p, how := o.proxies[c.ID], read.of[c.ID]
+	if read.isNoFailure {
+		p.exit.noted = true
+		return o.with(c.ID, p), out
+	}
+	onFailure := o.choice.Profile != nil && o.choice.Profile.Spec.RestartPolicy == profile.RestartOnFailure
+	untold := isUntold(p.exit, how.err, now)
+	p.exit.untold = p.exit.untold || untold
+	if untold && onFailure {
+		o.containers = slices.Clone(o.containers)
+		o.containers[i].State = sidecar.Running
+		return o.with(c.ID, p), out
+	}
+	p.exit.noted, p.exit.succeeded = true, how.err == nil && how.end.ExitCode == 0
+	o = o.with(c.ID, p)
+	if onFailure && p.found && p.exit.succeeded || isDone(o, c) { // found: it was done for the last agent, and the profile has changed since
+		out.gone = append(out.gone, c.Epoch)
+		return o, out
+	}
+	one := fault{proxy: p, at: p.exit.at, why: how.taken + howEnded(how, untold), words: how.words, logPath: how.end.LogPath}
+	if untold {
+		one.untold = c.ID
+	}
+	out.faults = append(out.faults, one)
+	return o, out
+}
+
 // afterLost returns the sandbox without the proxies that are no longer listed: the kubelet removes containers that have ended, and may be faster.
-func (o observed) afterLost(read ends, out news, now time.Time) (observed, news) {
+func afterLost(o observed, read ends, out news, now time.Time) (observed, news) {
 	all := o
 	for id, p := range all.proxies {
 		if o.container(id) != nil {
@@ -180,7 +184,7 @@ func (o observed) afterLost(read ends, out news, now time.Time) (observed, news)
 }
 
 // afterWords adds to why the last proxy has ended how it did, once the runtime tells, and the last lines of its log.
-func (o observed) afterWords(last failures, read ends, now time.Time) (observed, failures) {
+func afterWords(o observed, last failures, read ends, now time.Time) (observed, failures) {
 	p := o.proxies[last.untold]
 	switch {
 	case last.untold == "":
@@ -221,7 +225,7 @@ func howEnded(how ended, untold bool) string {
 // isDone reports whether no proxy is started after this one until the profile changes: restartPolicy is OnFailure, it ended with code 0, and
 // no other is newer or takes connections. Its container is kept to tell the next agent. The kubelet keeps it, too, as the
 // newest of its name.
-func (o observed) isDone(c sidecar.Container) bool {
+func isDone(o observed, c sidecar.Container) bool {
 	p := o.choice.Profile
 	if p == nil || p.Spec.RestartPolicy != profile.RestartOnFailure || p.Hash != o.proxies[c.ID].madeUnder || o.choice.Finished {
 		return false
@@ -230,5 +234,7 @@ func (o observed) isDone(c sidecar.Container) bool {
 	return c.State == sidecar.Exited && o.proxies[c.ID].exit.succeeded && !another
 }
 
-// done reports whether the sandbox's proxy is not started again.
-func (o observed) done() bool { return slices.ContainsFunc(o.containers, o.isDone) }
+// hasDone reports whether the sandbox's proxy is not started again.
+func hasDone(o observed) bool {
+	return slices.ContainsFunc(o.containers, func(c sidecar.Container) bool { return isDone(o, c) })
+}

@@ -35,8 +35,8 @@ func blind(m *Manager) (see func()) {
 	r, i, s, a := m.Runtime, m.Images, m.Secrets, m.Asker
 	m.Runtime, m.Images, m.Secrets, m.Asker = onlyApplications{from: r}, nil, nil, nil
 	return func() {
-		m.mu.Lock() // which the agent takes, too, before it uses them
-		defer m.mu.Unlock()
+		m.duty.mu.Lock() // which the agent takes, too, before it uses them
+		defer m.duty.mu.Unlock()
 		m.Runtime, m.Images, m.Secrets, m.Asker = r, i, s, a
 	}
 }

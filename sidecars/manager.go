@@ -3,18 +3,14 @@ package sidecars
 
 import (
 	"context"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"istio-pod-network-controller/internal/jitter"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/home"
@@ -59,46 +55,25 @@ type Manager struct {
 	// Started gets the duration of each start: from when a sandbox without a proxy is followed until its first proxy is ready. It may be nil.
 	Started func(profile string, took time.Duration)
 
-	once  sync.Once
-	lanes probe.Lanes
-	queue workqueue.TypedRateLimitingInterface[podnet.Key]
-	mu    sync.Mutex
-	known map[podnet.Key]*entry
-	good  *rollout.Good
-	// lock is nil while this agent does not work. finishing are the calls that tell proxies to finish.
-	lock      *os.File
-	finishing sync.WaitGroup
-	// counted has what became of proxies, by profile.
-	counted map[string]Figures
+	once     sync.Once
+	lanes    probe.Lanes
+	followed *registry
+	good     *rollout.Good
+	duty     duty
+	counts   counts
 }
 
 // Follow has a sandbox's proxy looked after from now on. It returns at once. An older sandbox of the pod is no longer followed.
 func (m *Manager) Follow(s podnet.Sandbox) {
 	m.init()
-	key := s.Key()
-	m.mu.Lock()
-	for other := range m.known {
-		if other.PodUID == key.PodUID && other != key {
-			m.unfollow(other)
-		}
-	}
-	if f, ok := m.known[key]; ok {
-		f.sandbox = s
-	} else {
-		m.known[key] = newEntry(s)
-	}
-	m.mu.Unlock()
-	m.queue.Add(key)
+	left(m, m.followed.drop(func(other podnet.Key) bool { return other.PodUID == s.UID && other != s.Key() }))
+	m.followed.add(s)
 }
 
 // Keep is Follow, but a sandbox that is followed already is not looked at for it.
 func (m *Manager) Keep(s podnet.Sandbox) {
 	m.init()
-	m.mu.Lock()
-	f := m.known[s.Key()]
-	kept := f != nil && f.sandbox == s
-	m.mu.Unlock()
-	if !kept {
+	if now, followed := m.followed.find(s.Key()); !followed || now != s {
 		m.Follow(s)
 	}
 }
@@ -106,62 +81,35 @@ func (m *Manager) Keep(s podnet.Sandbox) {
 // Unfollow forgets a pod that is gone. Its proxies end with its application, which runs on for a moment if the pod was deleted by force.
 func (m *Manager) Unfollow(podUID string) {
 	m.init()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for key := range m.known {
-		if key.PodUID == podUID {
-			m.unfollow(key)
-		}
-	}
+	left(m, m.followed.drop(func(key podnet.Key) bool { return key.PodUID == podUID }))
 	m.Reporter.Forget(podUID)
 }
 
-// unfollow no longer follows a sandbox. Its leftovers are removed once its containers have ended. m.mu is held.
-func (m *Manager) unfollow(key podnet.Key) {
-	delete(m.known, key)
-	m.enqueue(m.Rollout.Leave(key))
-	m.queue.Add(key)
-}
-
 // dismiss no longer follows a sandbox whose pod stays. retract is for a pod that has no proxy any more: its ManagedProxy goes.
-func (m *Manager) dismiss(key podnet.Key, retract bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.unfollow(key)
+func dismiss(m *Manager, key podnet.Key, retract bool) {
+	left(m, m.followed.drop(func(other podnet.Key) bool { return other == key }))
 	if retract {
 		m.Reporter.Retract(key.PodUID)
+	}
+}
+
+// left has other sandboxes take the upgrade slots of sandboxes that are no longer followed.
+func left(m *Manager, gone []podnet.Key) {
+	for _, key := range gone {
+		m.followed.enqueue(m.Rollout.Leave(key))
 	}
 }
 
 // Follows reports whether a pod's proxy is looked after.
 func (m *Manager) Follows(podUID string) bool {
 	m.init()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for key := range m.known {
-		if key.PodUID == podUID {
-			return true
-		}
-	}
-	return false
-}
-
-func (m *Manager) follows(key podnet.Key) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.known[key] != nil
+	return m.followed.hasPod(podUID)
 }
 
 // Notify has all sandboxes of a profile, or all if name is empty, looked at.
 func (m *Manager) Notify(profile string) {
 	m.init()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for key, f := range m.known {
-		if profile == "" || f.profile == profile {
-			m.queue.Add(key)
-		}
-	}
+	m.followed.enqueueProfile(profile)
 }
 
 // Remembered returns the profiles of which this node knows a version that works, deleted ones among them.
@@ -182,39 +130,27 @@ func (m *Manager) ForgetProfile(name string) error {
 func (m *Manager) ContainerEnded(ctx context.Context, s podnet.Sandbox, ended sidecar.Application) error {
 	m.init()
 	key := s.Key()
-	if !m.follows(key) || m.Homes.Of(key).Notes().Finished(time.Now()) {
+	if _, followed := m.followed.find(key); !followed || m.Homes.Of(key).Notes().Finished(time.Now()) {
 		return nil
 	}
 	over, err := isOver(ctx, m.Runtime, m.Cluster, s, ended)
-	if err != nil || !over || !m.mayFinish(key) {
+	if err != nil || !over {
 		return err
 	}
-	defer m.finishing.Done()
+	if !m.duty.begin() {
+		m.followed.update(key, func(e *entry) { e.inbox.finishedAt = time.Now() })
+		m.followed.queue.Add(key)
+		return nil
+	}
+	defer m.duty.done()
 	return finish(ctx, m.Runtime, key, m.Homes.Of(key))
-}
-
-// mayFinish reports whether this agent works: then it does until finishing.Done is called. Otherwise it remembers that the sandbox's application has
-// ended.
-func (m *Manager) mayFinish(key podnet.Key) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.lock != nil {
-		m.finishing.Add(1)
-		return true
-	}
-	if f := m.known[key]; f != nil {
-		f.inbox.finishedAt = time.Now()
-	}
-	return false
 }
 
 func (m *Manager) init() {
 	m.once.Do(func() {
 		m.lanes = probe.NewLanes()
 		m.good = &rollout.Good{Dir: filepath.Join(m.Homes.Root, home.Good)}
-		m.known, m.counted = map[podnet.Key]*entry{}, map[string]Figures{}
-		bounds := workqueue.NewTypedItemExponentialFailureRateLimiter[podnet.Key](firstPause, lastErrorPause)
-		m.queue = workqueue.NewTypedRateLimitingQueue(jitter.Limiter[podnet.Key]{Bounds: bounds})
+		m.followed = newRegistry()
 	})
 }
 
@@ -223,50 +159,82 @@ func (m *Manager) Start(ctx context.Context) error {
 	m.init()
 	lock := home.AwaitLock(ctx, m.Homes.Root)
 	if lock == nil {
-		m.queue.ShutDown()
+		m.followed.queue.ShutDown()
 		return nil
 	}
 	defer home.Unlock(lock)
-	m.hold(lock)
-	m.work(ctx)
-	m.hold(nil)
-	m.finishing.Wait()
+	m.duty.hold(lock)
+	work(ctx, m)
+	m.duty.hold(nil)
+	m.duty.calls.Wait()
 	log.FromContext(ctx).Info("the node's proxies run on without this agent")
 	return nil
 }
 
-// hold notes the lock that this agent has, or with nil that it works no longer.
-func (m *Manager) hold(lock *os.File) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.lock = lock
+// Figures returns those of each profile that pods of this node have chosen.
+func (m *Manager) Figures() map[string]Figures {
+	m.init()
+	out := map[string]Figures{}
+	for name, pods := range m.followed.health() {
+		of := m.counts.of(name)
+		of.Paused, of.Pods = m.Rollout.Paused(name), pods
+		out[name] = of
+	}
+	return out
 }
 
+// duty is whether this agent works: then it has the lock.
+type duty struct {
+	mu   sync.Mutex
+	lock *os.File
+	// calls tell proxies to finish.
+	calls sync.WaitGroup
+}
+
+// hold notes the lock that this agent has, or with nil that it works no longer.
+func (d *duty) hold(lock *os.File) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lock = lock
+}
+
+// begin reports whether this agent works: then it does until done is called.
+func (d *duty) begin() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.lock != nil {
+		d.calls.Add(1)
+	}
+	return d.lock != nil
+}
+
+func (d *duty) done() { d.calls.Done() }
+
 // work returns when ctx has ended and all workers have.
-func (m *Manager) work(ctx context.Context) {
+func work(ctx context.Context, m *Manager) {
 	var working sync.WaitGroup
 	for range workers {
 		working.Go(func() {
-			for m.next(ctx) {
+			for next(ctx, m) {
 			}
 		})
 	}
-	wait.NonSlidingUntilWithContext(ctx, m.sweep, sweepInterval)
-	m.queue.ShutDown()
+	wait.NonSlidingUntilWithContext(ctx, func(ctx context.Context) { sweep(ctx, m) }, sweepInterval)
+	m.followed.queue.ShutDown()
 	working.Wait()
 }
 
 // next works on one sandbox, and reports whether there may be more.
-func (m *Manager) next(ctx context.Context) bool {
-	key, ended := m.queue.Get()
+func next(ctx context.Context, m *Manager) bool {
+	key, ended := m.followed.queue.Get()
 	if ended {
 		return false
 	}
-	defer m.queue.Done(key)
+	defer m.followed.queue.Done(key)
 	if ctx.Err() != nil {
 		return true
 	}
-	e, sandbox, in := m.take(key)
+	e, sandbox, in := m.followed.take(key)
 	logger := log.FromContext(ctx).WithValues("pod", sandbox.Pod(), "podUID", key.PodUID, "sandbox", key.Sandbox)
 	var again time.Duration
 	var err error
@@ -279,89 +247,12 @@ func (m *Manager) next(ctx context.Context) bool {
 	}
 	if err != nil && ctx.Err() == nil {
 		logger.Error(err, "proxy not looked after")
-		m.queue.AddRateLimited(key)
+		m.followed.queue.AddRateLimited(key)
 		return true
 	}
-	m.queue.Forget(key)
+	m.followed.queue.Forget(key)
 	if again > 0 {
-		m.queue.AddAfter(key, again)
+		m.followed.queue.AddAfter(key, again)
 	}
 	return true
-}
-
-// take returns what is followed by a key, nil if nothing is, and what has come since the last reconcile. chose takes that away.
-func (m *Manager) take(key podnet.Key) (*entry, podnet.Sandbox, inbox) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	e := m.known[key]
-	if e == nil {
-		return nil, podnet.Sandbox{}, inbox{}
-	}
-	in := e.inbox
-	in.exits, in.replies = maps.Clone(in.exits), slices.Clone(in.replies)
-	e.inbox.finishedAt = time.Time{}
-	return e, e.sandbox, in
-}
-
-// chose notes a pod's choice once the sandbox was observed, so that what had come until then is heard.
-func (m *Manager) chose(e *entry, o observed, heard inbox) {
-	m.mu.Lock()
-	moved := e.profile != o.choice.Name
-	e.profile = o.choice.Name
-	e.inbox.replies = e.inbox.replies[len(heard.replies):]
-	maps.DeleteFunc(e.inbox.exits, func(id string, _ processExit) bool { _, is := heard.exits[id]; return is })
-	m.mu.Unlock()
-	if moved { // its slot is one of the other profile
-		m.enqueue(m.Rollout.Leave(o.key))
-	}
-}
-
-// replied notes a reply. The sandbox is looked at for it if it is news.
-func (m *Manager) replied(key podnet.Key, e *entry, r probe.Reply, before probe.Results) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	e.inbox.replies = append(e.inbox.replies, r)
-	if m.known[key] == e && (r.Err != nil || !before.IsSteady()) {
-		m.queue.Add(key)
-	}
-}
-
-// exited notes the end of a proxy's process.
-func (m *Manager) exited(key podnet.Key, id string, exit processExit) {
-	m.mu.Lock()
-	if e := m.known[key]; e != nil {
-		if e.inbox.exits == nil {
-			e.inbox.exits = map[string]processExit{}
-		}
-		e.inbox.exits[id] = exit
-	}
-	m.mu.Unlock()
-	m.queue.Add(key)
-}
-
-func (m *Manager) enqueue(keys []podnet.Key) {
-	for _, key := range keys {
-		m.queue.Add(key)
-	}
-}
-
-// Figures returns those of each profile that pods of this node have chosen.
-func (m *Manager) Figures() map[string]Figures {
-	m.init()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	out := map[string]Figures{}
-	for _, f := range m.known {
-		if f.profile == "" || f.health == "" {
-			continue
-		}
-		of, known := out[f.profile]
-		if !known {
-			of = m.counted[f.profile]
-			of.Paused, of.Pods = m.Rollout.Paused(f.profile), map[Health]int{HealthReady: 0, HealthStarting: 0, HealthSilent: 0, HealthFailed: 0, HealthRefused: 0, HealthEnded: 0}
-		}
-		of.Pods[f.health]++
-		out[f.profile] = of
-	}
-	return out
 }

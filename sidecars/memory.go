@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
-	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/printable"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/probe"
@@ -18,32 +17,6 @@ const (
 	lastPause  = 10 * time.Second
 	stableTime = time.Minute
 )
-
-// entry is a sandbox that is followed.
-type entry struct {
-	// Manager.mu protects what reconciles share with others: the sandbox, the pod's choice, the proxy's health after the last reconcile, and what
-	// has come since.
-	sandbox podnet.Sandbox
-	profile string
-	health  Health
-	inbox   inbox
-	// memory is the worker's: the queue hands out a key once.
-	memory memory
-}
-
-// inbox is what has come since a sandbox's last reconcile.
-type inbox struct {
-	replies []probe.Reply
-	exits   map[string]processExit // by container ID
-	// finishedAt is when its application ended while another agent worked.
-	finishedAt time.Time
-}
-
-// processExit is the end of a proxy's process. certain reports whether the kernel says so: a runtime lists the proxy as running for a while.
-type processExit struct {
-	at      time.Time
-	certain bool
-}
 
 // memory is what is remembered of a sandbox between its reconciles. It may be lost at any time. A reconcile replaces it: it never writes to a map of
 // the last one.
@@ -120,10 +93,6 @@ type exit struct {
 	certain, untold bool
 	// noted reports whether its end was noted, and succeeded whether that was with exit code 0.
 	noted, succeeded bool
-}
-
-func newEntry(s podnet.Sandbox) *entry {
-	return &entry{sandbox: s, memory: memory{since: time.Now()}}
 }
 
 // afterFailure returns the memory after a proxy could not be started, or has ended. in is the version of the profile whose upgrade this has ended, or

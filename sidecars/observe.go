@@ -20,7 +20,7 @@ import (
 	"istio-pod-network-controller/sidecars/profile"
 )
 
-// observe reads the sandbox: its pod's choice, its containers, and its notes. exits are those of processes that no reconcile has learned of.
+// observe reads the sandbox: its pod's choice, its containers, and its notes. exits are ends of processes of which no reconcile has learned.
 func observe(ctx context.Context, m *Manager, s podnet.Sandbox, mem memory, exits map[string]processExit) (observed, memory, error) {
 	out := observed{key: s.Key(), sandbox: s, home: m.Homes.Of(s.Key()), proxies: mem.proxies}
 	var err error
@@ -60,11 +60,11 @@ func relist(ctx context.Context, runtime Runtime, key podnet.Key, mem memory, ex
 // ends is what was read about proxies that have ended without being told to.
 type ends struct {
 	of map[string]ended // by container ID
-	// earlier is the one of which the runtime had not told yet how it ended, and words are the last lines of the log of the last one.
+	// earlier is the proxy of which the runtime had not told yet how it ended. words are the last lines of the log of the last failed proxy.
 	earlier ended
 	words   string
-	// isNoFailure reports whether the pod, the application or the sandbox ends, so that the end of a proxy is no failure. finished reports whether it
-	// was noted for that that the application has ended.
+	// isNoFailure reports whether the pod, the application or the sandbox ends, so that the end of a proxy is no failure. finished reports whether that
+	// was because the application has ended, which was noted.
 	isNoFailure, finished bool
 }
 

@@ -19,14 +19,14 @@ type observed struct {
 	choice  Choice
 	home    home.Home
 	notes   home.Notes
-	// containers are the oldest first. One whose process has ended is Exited, whatever the runtime says. The hash of one that has to be replaced
-	// although it is of the present version ends with outdatedHash.
+	// containers are the oldest first. One whose process has ended is Exited, whatever the runtime says. A proxy that has to be replaced
+	// although it is of the present version has a hash that ends with outdatedHash.
 	containers []sidecar.Container
 	proxies    map[string]proxy // by container ID
 	versions   versions
 }
 
-// versions are those of the profile that the node knows, beside the present one.
+// versions of the profile that the node knows, beside the present one.
 type versions struct {
 	// lastGood is the version that worked last on the node, nil if that is the present one, and earlier are versions that worked before.
 	lastGood *profile.Version
@@ -75,7 +75,9 @@ func (o observed) isAsked(c sidecar.Container) bool {
 }
 
 // isReady reports whether a proxy has been ready, and takes connections.
-func (o observed) isReady(c sidecar.Container) bool { return o.isAsked(c) && o.proxies[c.ID].probes.WasReady }
+func (o observed) isReady(c sidecar.Container) bool {
+	return o.isAsked(c) && o.proxies[c.ID].probes.WasReady
+}
 
 // madeFrom returns the version of the profile with this hash, or the present one if it is not known.
 func (o observed) madeFrom(hash string) *profile.Version {

@@ -26,14 +26,14 @@ func ask(ctx context.Context, m *Manager, e *entry, o observed) observed {
 			p.probes.WasReady, p.probes.ReadyNow = present == nil, present == nil
 			proxies[c.ID] = p
 		}
-		q, at := p.probes.Next(present, o.hasLiveness(c), p.seenSince)
+		q, at := p.probes.Next(present, hasLiveness(o, c), p.seenSince)
 		if q == probe.TakesOver && !o.takesOver(c) || time.Now().Before(at) {
 			continue
 		}
 		p.probes = p.probes.Begun(q, time.Now())
 		proxies[c.ID] = p
 		answer := func() (serves bool, err error) { return answerOf(ctx, m.Asker, o, c, q) }
-		m.lanes.Ask(ctx, c.ID, q, p.probes, answer, func(r probe.Reply) { m.replied(o.key, e, r, p.probes) })
+		m.lanes.Ask(ctx, c.ID, q, p.probes, answer, func(r probe.Reply) { m.followed.replied(o.key, e, r, r.Err != nil || !p.probes.IsSteady()) })
 	}
 	o.proxies = proxies
 	return o
@@ -52,13 +52,13 @@ func answerOf(ctx context.Context, asker Asker, o observed, c sidecar.Container,
 }
 
 // hasLiveness reports whether a proxy can be asked whether it is alive: the question is also one of the version of the profile that it was made from.
-func (o observed) hasLiveness(c sidecar.Container) bool {
+func hasLiveness(o observed, c sidecar.Container) bool {
 	p := o.madeFrom(versionOf(c))
 	return p != nil && versionOf(c) == p.Hash && p.Spec.Liveness != nil
 }
 
 // waitsForAnswer reports whether a proxy that was found running has not answered yet. Until it has, nothing is decided or reported: it may serve.
-func (o observed) waitsForAnswer() bool {
+func waitsForAnswer(o observed) bool {
 	for _, c := range o.containers {
 		if p := o.proxies[c.ID]; p.found && !p.probes.Asked && p.probes.Asking && o.choice.Profile != nil && o.isAsked(c) {
 			return true
@@ -68,13 +68,13 @@ func (o observed) waitsForAnswer() bool {
 }
 
 // nextQuestion returns when the next question is due that no running question delays.
-func (o observed) nextQuestion() (at time.Time, some bool) {
+func nextQuestion(o observed) (at time.Time, some bool) {
 	for _, c := range o.containers {
 		p := o.proxies[c.ID]
 		if !o.isAsked(c) || p.probes.Asking && !p.probes.IsSteady() || o.choice.Profile == nil && !o.takesOver(c) {
 			continue
 		}
-		_, next := p.probes.Next(o.choice.Profile, o.hasLiveness(c), p.seenSince)
+		_, next := p.probes.Next(o.choice.Profile, hasLiveness(o, c), p.seenSince)
 		if p.probes.Asking { // one question at a time; an answer that is no news causes no reconcile
 			next = later(next, time.Now().Add(probe.SlowAfter))
 		}

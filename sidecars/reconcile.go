@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -37,15 +38,17 @@ func reconcile(whole context.Context, m *Manager, e *entry, s podnet.Sandbox, in
 	case err != nil:
 		return mem, 0, err
 	case o.choice.Name == "" && len(o.containers) == 0:
-		m.dismiss(o.key, true)
+		dismiss(m, o.key, true)
 		return mem, 0, nil
 	}
-	m.chose(e, o, in)
+	if m.followed.heard(e, in, o.choice.Name) { // its slot is one of the other profile
+		left(m, []podnet.Key{o.key})
+	}
 
 	o, mem = learn(ctx, m, o, mem, in)
 	o = ask(whole, m, e, o)
 	mem.proxies = o.proxies
-	if o.waitsForAnswer() {
+	if waitsForAnswer(o) {
 		return mem, sweepInterval, nil
 	}
 	o.versions = noteGood(ctx, m, o)
@@ -65,7 +68,7 @@ func reconcile(whole context.Context, m *Manager, e *entry, s podnet.Sandbox, in
 	mem = report(m, o, mem, d, did.pulling)
 	mem.proxies = o.proxies
 	if o.choice.Finished && len(o.containers) == 0 {
-		m.dismiss(o.key, false)
+		dismiss(m, o.key, false)
 		return mem, 0, nil
 	}
 	return mem, tellAgain(o, nextLook(o, mem, d, did)), err
@@ -79,15 +82,15 @@ func learn(ctx context.Context, m *Manager, o observed, mem memory, in inbox) (o
 	o = afterExits(o, in.exits, time.Now())
 	o, mem = renewSecrets(ctx, m, o, mem)
 	o, serving, hung := afterReplies(o, in.replies)
-	o = o.serving(serving)
+	o = withServing(o, serving)
 	orphans := orphansThatServe(ctx, m.Asker, o)
-	o = markOutdated(o.serving(orphans))
+	o = markOutdated(withServing(o, orphans))
 	read := readEnds(ctx, m, o, mem.failures, len(hung) > 0)
 	if read.finished {
 		o.notes = o.notes.WithFinished()
 	}
 	o, failures, learned := afterEnds(o, mem.failures, read, hung, time.Now())
-	mem.failures, learned.serving = failures, append(serving, orphans...)
+	mem.failures, learned.serving = failures, slices.Concat(serving, orphans)
 	return o, settle(ctx, m, o, mem, learned)
 }
 
@@ -105,7 +108,7 @@ func nextLook(o observed, mem memory, d decision, did outcome) time.Duration {
 		return cleanInterval
 	}
 	wait := sweepInterval
-	if at, some := o.nextQuestion(); some {
+	if at, some := nextQuestion(o); some {
 		wait = min(wait, time.Until(at))
 	}
 	if !d.plan.Again.IsZero() {

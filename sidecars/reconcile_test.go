@@ -253,7 +253,7 @@ func TestNeedsSlot_proxies_onlyServingOnesDo(t *testing.T) {
 			if c.drained {
 				o.notes = o.notes.With(home.Draining, 0)
 			}
-			if got := o.needsSlot(); got != c.want {
+			if got := needsSlot(o); got != c.want {
 				t.Errorf("it needs a slot: %t", got)
 			}
 		})

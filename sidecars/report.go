@@ -48,9 +48,9 @@ func report(m *Manager, o observed, mem memory, d decision, pulling bool) memory
 		next, freed := m.Rollout.Done(p, o.key, serving.Hash)
 		if freed {
 			mem.upgrades.lastAt, mem.upgrades.failedInARow = time.Now(), 0
-			m.count(o.choice, func(of *Figures) { of.Upgraded++ })
+			m.counts.change(o.choice, func(of *Figures) { of.Upgraded++ })
 		}
-		m.enqueue(next)
+		m.followed.enqueue(next)
 		tries := serving.Hash != p.Hash && mem.upgrades.failedHash == p.Hash // its upgrade fails
 		if !tries && time.Since(later(mem.failures.lastAt, o.proxies[d.plan.Serving].probes.FirstReadyAt)) > stableTime {
 			mem.failures.inARow, mem.failures.why, mem.failures.logPath = 0, "", ""
@@ -59,21 +59,21 @@ func report(m *Manager, o observed, mem memory, d decision, pulling bool) memory
 	status := statusOf(o, mem, d.plan, pulling)
 	status.Paused = status.FailedHash != "" && m.Rollout.Paused(o.choice.Name)
 	m.Reporter.Report(o.sandbox, status)
-	return m.countHealth(o, mem, status)
+	return countHealth(m, o, mem, status)
 }
 
 // statusOf describes what was decided. pulling reports whether a start waits for its image.
 func statusOf(o observed, mem memory, d plan.Decision, pulling bool) Status {
 	f := mem.failures
 	out := Status{
-		Profile: o.choice.Name, State: o.state(d, f.inARow > 0, pulling), Restarts: mem.restarts, LastUpgrade: mem.upgrades.lastAt, Message: f.why, Failure: f.why,
-		Final: o.hasFinished(d),
+		Profile: o.choice.Name, State: stateOf(o, d, f.inARow > 0, pulling), Restarts: mem.restarts, LastUpgrade: mem.upgrades.lastAt, Message: f.why, Failure: f.why,
+		Final: hasFinished(o, d),
 	}
 	serving := o.proxies[d.Serving].probes
 	switch {
 	case o.choice.Refusal != "":
 		out.Message = o.choice.Refusal
-	case o.done():
+	case hasDone(o):
 		out.Message, out.Failure = endedWell, ""
 	case !serving.ReadyNow && serving.Readiness.Why != "":
 		out.Message = "it does not answer: " + serving.Readiness.Why
@@ -91,7 +91,7 @@ func statusOf(o observed, mem memory, d plan.Decision, pulling bool) Status {
 		out.Ready = shown.ID == d.Serving && o.proxies[shown.ID].probes.ReadyNow
 		facts := o.home.IstioFacts(shown.Epoch)
 		out.Labels = facts.Labels
-		out.Message = printable.Joined(printable.Joined(out.Message, o.standIn(mem.upgrades, *shown)), facts.Aside)
+		out.Message = printable.Joined(printable.Joined(out.Message, standInFor(o, mem.upgrades, *shown)), facts.Aside)
 	}
 	out.Message = printable.Clip(out.Message, v1alpha1.MaxMessage)
 	if upgraded := out.Ready && out.Hash == o.choice.Hash; o.choice.Refusal != "" || !upgraded && f.why != "" {
@@ -101,12 +101,12 @@ func statusOf(o observed, mem memory, d plan.Decision, pulling bool) Status {
 }
 
 // hasFinished reports whether the pod has finished, and its proxy with it.
-func (o observed) hasFinished(d plan.Decision) bool { return o.choice.Finished && d.Serving == "" }
+func hasFinished(o observed, d plan.Decision) bool { return o.choice.Finished && d.Serving == "" }
 
-func (o observed) state(d plan.Decision, failed, pulling bool) v1alpha1.State {
+func stateOf(o observed, d plan.Decision, failed, pulling bool) v1alpha1.State {
 	starts := slices.ContainsFunc(d.Actions, func(a plan.Action) bool { return a.Verb == plan.Start })
 	switch {
-	case o.hasFinished(d), o.done(), d.Serving == "" && o.notes.Finished(time.Now()):
+	case hasFinished(o, d), hasDone(o), d.Serving == "" && o.notes.Finished(time.Now()):
 		return v1alpha1.Ended
 	case d.Serving != "" && (len(d.Ask) > 0 || starts):
 		return v1alpha1.Upgrading
@@ -122,8 +122,8 @@ func (o observed) state(d plan.Decision, failed, pulling bool) v1alpha1.State {
 	return v1alpha1.Failed
 }
 
-// standIn says why a proxy is not of the profile's present version, or "" if that is tried yet.
-func (o observed) standIn(u upgrades, c sidecar.Container) string {
+// standInFor says why a proxy is not of the profile's present version, or "" if that is tried yet.
+func standInFor(o observed, u upgrades, c sidecar.Container) string {
 	p, good := o.choice.Profile, o.versions.lastGood
 	if good == nil || versionOf(c) != good.Hash || !o.versions.presentFailed && u.insteadOf != p.Hash {
 		return ""

@@ -97,7 +97,7 @@ func TestState_noneServes_saysWhy(t *testing.T) {
 			if c.choice.Refusal == "" {
 				c.choice.Profile = &profile.Version{}
 			}
-			if got := (observed{choice: c.choice}).state(c.decision, c.failures > 0, c.pulling); got != c.want {
+			if got := stateOf(observed{choice: c.choice}, c.decision, c.failures > 0, c.pulling); got != c.want {
 				t.Errorf("%s, want %s", got, c.want)
 			}
 		})

@@ -39,20 +39,20 @@ func logUnnoted(ctx context.Context, p *profile.Version, err error) {
 // takeSlot returns the sandbox's upgrade slot, and without one when to ask for it if not now.
 func takeSlot(ctx context.Context, m *Manager, o observed, mem memory) (has rollout.UpgradeSlot, at time.Time) {
 	p, want := o.choice.Profile, rollout.ForUpgrade
-	if p == nil || o.choice.Ending || o.done() || o.notes.Finished(time.Now()) {
-		m.enqueue(m.Rollout.Leave(o.key))
+	if p == nil || o.choice.Ending || hasDone(o) || o.notes.Finished(time.Now()) {
+		m.followed.enqueue(m.Rollout.Leave(o.key))
 		return "", at
 	}
 	if has = m.Rollout.Join(p, o.key, o.choice.Held); has != "" {
 		return has, at
 	}
-	if o.isFull(mem.upgrades) || !o.needsSlot() && !isFirst(ctx, m.Runtime, o) {
+	if isFull(o, mem.upgrades) || !needsSlot(o) && !isFirst(ctx, m.Runtime, o) {
 		return "", at
 	}
-	if o.servesRotated() {
+	if servesRotated(o) {
 		want = rollout.ForRotation
 	}
-	if at = o.slotAt(want, mem); time.Now().Before(at) {
+	if at = slotAt(o, want, mem); time.Now().Before(at) {
 		return "", at
 	}
 	if m.Rollout.Take(p, o.key, want) {
@@ -62,38 +62,38 @@ func takeSlot(ctx context.Context, m *Manager, o observed, mem memory) (has roll
 }
 
 // slotAt returns when the sandbox may ask for a slot, which it uses at once. A version that takes over from a running one is tried soon: nobody notices.
-func (o observed) slotAt(want rollout.UpgradeSlot, mem memory) time.Time {
+func slotAt(o observed, want rollout.UpgradeSlot, mem memory) time.Time {
 	u := mem.upgrades
 	switch {
 	case u.failedHash != o.choice.Profile.Hash:
 		return mem.failures.retryAt()
-	case want == rollout.ForUpgrade && o.endsFirst(u):
+	case want == rollout.ForUpgrade && endsFirst(o, u):
 		return u.failedAt.Add(lossPause)
 	}
 	return later(mem.failures.retryAt(), u.failedAt.Add(pauseAfter(u.failedInARow)))
 }
 
 // endsFirst reports whether the running proxy is ended before one of the present version starts.
-func (o observed) endsFirst(u upgrades) bool {
+func endsFirst(o observed, u upgrades) bool {
 	p := o.choice.Profile
 	return p.MaxRunning() == 1 || u.noHandover == p.Hash
 }
 
 // isFull reports whether a new proxy would have to wait for the end of a draining one. A slot would hold up others for as long. A proxy that
 // still starts makes room: it becomes ready, or is ended.
-func (o observed) isFull(u upgrades) bool {
+func isFull(o observed, u upgrades) bool {
 	stay := 0
 	for _, c := range o.containers {
 		if c.State == sidecar.Running && (o.proxies[c.ID].probes.WasReady || o.drains(c.Epoch)) {
 			stay++
 		}
 	}
-	return !o.endsFirst(u) && stay >= o.choice.Profile.MaxRunning()
+	return !endsFirst(o, u) && stay >= o.choice.Profile.MaxRunning()
 }
 
 // needsSlot reports whether an upgrade needs a slot: an older version is ready, and none of the present version is ready beside it. If one is,
 // the old one only has to be told to drain. A proxy that hangs does not wait: that its successor fails may be its own fault.
-func (o observed) needsSlot() bool {
+func needsSlot(o observed) bool {
 	old, present := false, false
 	for _, c := range o.containers {
 		if !o.isReady(c) || !o.proxies[c.ID].probes.HungAt.IsZero() {
@@ -116,7 +116,7 @@ func isFirst(ctx context.Context, runtime Runtime, o observed) bool {
 }
 
 // servesRotated reports whether the newest ready proxy has to be replaced for its secrets.
-func (o observed) servesRotated() bool {
+func servesRotated(o observed) bool {
 	for _, c := range slices.Backward(o.containers) {
 		if o.isReady(c) {
 			return strings.HasSuffix(c.Hash, outdatedHash)

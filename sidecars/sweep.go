@@ -15,7 +15,7 @@ import (
 
 // sweep looks at all proxies of the node, for changes while no agent ran: at containers whose sandbox is not followed, and at homes, which are
 // removed once their sandbox is gone.
-func (m *Manager) sweep(ctx context.Context) {
+func sweep(ctx context.Context, m *Manager) {
 	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
 	all, err := m.Runtime.List(ctx, "")
@@ -26,8 +26,8 @@ func (m *Manager) sweep(ctx context.Context) {
 	present := map[podnet.Key]bool{}
 	for _, c := range all {
 		key := podnet.Key{PodUID: c.PodUID, Sandbox: c.Sandbox}
-		present[key] = true  // also if it has ended: notes say why, to an agent that does not follow its sandbox yet
-		if !m.follows(key) { // followed sandboxes are looked at as often
+		present[key] = true                                 // also if it has ended: notes say why, to an agent that does not follow its sandbox yet
+		if _, followed := m.followed.find(key); !followed { // followed sandboxes are looked at as often
 			sweepOne(ctx, m, c)
 		}
 	}
@@ -36,7 +36,8 @@ func (m *Manager) sweep(ctx context.Context) {
 	}
 	// A home whose application has ended lately is kept: an agent that has just started may still follow its sandbox.
 	_, err = m.Homes.RemoveIf(false, func(key podnet.Key, h home.Home) (bool, error) {
-		return !present[key] && !m.follows(key) && !h.Notes().Finished(time.Now()), nil
+		_, followed := m.followed.find(key)
+		return !present[key] && !followed && !h.Notes().Finished(time.Now()), nil
 	})
 	if err != nil {
 		log.FromContext(ctx).Error(err, "directories of proxies not removed")

@@ -55,7 +55,7 @@ func TestSweep_olderSandboxOfAPodThatEnds_isNotFollowed(t *testing.T) {
 		m.Follow(next)
 		n.change(func() { n.ending = true })
 		after(2 * sweepInterval)
-		if !m.follows(next.Key()) || m.follows(sandboxOf("u1").Key()) {
+		if !follows(m, next.Key()) || follows(m, sandboxOf("u1").Key()) {
 			t.Error("the pod's older sandbox is followed")
 		}
 	})

@@ -38,7 +38,13 @@ func watch(ctx context.Context, m *Manager, key podnet.Key, mem memory) memory {
 					return
 				}
 			}
-			m.exited(key, id, processExit{time.Now(), err == nil})
+			m.followed.update(key, func(e *entry) {
+				if e.inbox.exits == nil {
+					e.inbox.exits = map[string]processExit{}
+				}
+				e.inbox.exits[id] = processExit{time.Now(), err == nil}
+			})
+			m.followed.queue.Add(key)
 		}()
 	}
 	return mem

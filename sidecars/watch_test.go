@@ -76,7 +76,7 @@ func TestFollow_again_keepsMemory(t *testing.T) {
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Restarts != 1 || said.Message == "" {
 			t.Errorf("the ManagedProxy says %+v", said)
 		}
-		if got := m.known[podnet.Key{PodUID: "u1", Sandbox: "sandbox-u1"}].sandbox; got != moved {
+		if got := m.followed.known[podnet.Key{PodUID: "u1", Sandbox: "sandbox-u1"}].sandbox; got != moved {
 			t.Errorf("the sandbox is known as %+v", got)
 		}
 		if !m.Follows("u1") || m.Follows("u2") {

@@ -111,8 +111,10 @@ func (h Home) Prepare(o Owner) error {
 	return errors.Join(makeDir(h.Run(), o), makeDir(h.Shm(), o))
 }
 
-// Run is the directory that the proxies can write to. Shm is the directory of their shared memory.
+// Run is the directory that the proxies can write to.
 func (h Home) Run() string { return filepath.Join(h.Path, "run") }
+
+// Shm is the directory of the proxies' shared memory.
 func (h Home) Shm() string { return filepath.Join(h.Path, "shm") }
 
 // makeDir makes a directory that only the proxy can enter.

@@ -78,7 +78,7 @@ func (r secretReader) read(ctx context.Context, source grantedSource) (files map
 	case source.Secret != nil:
 		files, err = r.from.Secret(source.Secret.Name, source.Secret.Keys)
 		if err != nil {
-			return nil, time.Time{}, fmt.Errorf("Secret %q: %w", source.Secret.Name, err)
+			return nil, time.Time{}, fmt.Errorf("Secret %q: %w", source.Secret.Name, err) //nolint:staticcheck // a kind
 		}
 	case source.ConfigMap != nil:
 		files, err = r.from.ConfigMap(ctx, r.namespace, *source.ConfigMap)

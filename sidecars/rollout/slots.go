@@ -196,6 +196,7 @@ func (r *Queue) Leave(key podnet.Key) (next []podnet.Key) {
 	return next
 }
 
+// Paused reports whether upgrades of a profile wait, after failures, until one succeeds.
 func (r *Queue) Paused(profile string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

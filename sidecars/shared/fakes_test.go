@@ -317,11 +317,7 @@ func (n *fakeNode) reloadCount() int {
 	return n.reloads
 }
 
-func (n *fakeNode) readCount() int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.reads
-}
+func (n *fakeNode) readCount() int { n.mu.Lock(); defer n.mu.Unlock(); return n.reads }
 
 func (n *fakeNode) summary() rollout.NodeCount {
 	n.mu.Lock()
