@@ -2,7 +2,6 @@ package sidecars
 
 import (
 	"sync"
-	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
 )
@@ -73,31 +72,4 @@ func (c *counts) of(name string) Figures {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.by[name]
-}
-
-// health counts the sandboxes of each profile that pods have chosen by the health of their proxies, with zeros.
-func (r *registry) health() map[string]map[Health]int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	out := map[string]map[Health]int{}
-	for _, e := range r.known {
-		if e.profile == "" || e.health == "" {
-			continue
-		}
-		if out[e.profile] == nil {
-			out[e.profile] = map[Health]int{HealthReady: 0, HealthStarting: 0, HealthSilent: 0, HealthFailed: 0, HealthRefused: 0, HealthEnded: 0}
-		}
-		out[e.profile][e.health]++
-	}
-	return out
-}
-
-// countHealth reports a successful start, and remembers the proxy's health.
-func countHealth(m *Manager, o observed, mem memory, status Status) memory {
-	if status.Ready && mem.starts && o.choice.Profile != nil && m.Started != nil {
-		m.Started(o.choice.Name, time.Since(mem.since))
-	}
-	mem.starts = mem.starts && !status.Ready
-	m.followed.update(o.key, func(e *entry) { e.health = healthOf(status) })
-	return mem
 }

@@ -160,11 +160,11 @@ func unlessGone(err error) error {
 }
 
 // finishLate tells a sandbox's proxies to finish if its application has ended lately, while another agent worked, and that one has not told them.
-func finishLate(ctx context.Context, m *Manager, key podnet.Key, at time.Time) error {
-	if time.Since(at) >= home.FinishedFor || m.Homes.Of(key).Notes().Finished(time.Now()) {
+func finishLate(ctx context.Context, runtime Runtime, key podnet.Key, h home.Home, at time.Time) error {
+	if time.Since(at) >= home.FinishedFor || h.Notes().Finished(time.Now()) {
 		return nil
 	}
-	err := finish(ctx, m.Runtime, key, m.Homes.Of(key))
+	err := finish(ctx, runtime, key, h)
 	if errors.Is(err, os.ErrNotExist) { // it has never had a proxy
 		return nil
 	}

@@ -26,9 +26,9 @@ var errReplace = errors.New("the new version cannot take over")
 
 // joinLine returns the epoch of a proxy that is about to be made in its line of Envoys, and readies the memory and sockets that it shares with the
 // one it takes over from (nil: it is the first of a line). The error says why it cannot take over.
-func joinLine(ctx context.Context, prober Prober, h home.Home, l launch, from *sidecar.Container) (*sidecar.HotRestart, error) {
-	out := &sidecar.HotRestart{Line: l.instance.Epoch}
-	version, err := protocol(ctx, prober, l.spec(h))
+func joinLine(ctx context.Context, prober Prober, h home.Home, spec sidecar.Spec, p *profile.Version, from *sidecar.Container) (*sidecar.HotRestart, error) {
+	out := &sidecar.HotRestart{Line: spec.Epoch}
+	version, err := protocol(ctx, prober, spec)
 	if err != nil {
 		if from != nil {
 			return nil, fmt.Errorf("the running proxy stays: %w", err)
@@ -39,7 +39,7 @@ func joinLine(ctx context.Context, prober Prober, h home.Home, l launch, from *s
 	if from == nil {
 		return out, nil
 	}
-	if err := canFollow(out, from, l.instance.Version); err != nil {
+	if err := canFollow(out, from, p); err != nil {
 		return nil, err
 	}
 	out.Line, out.Epoch = from.HotRestart.Line, from.HotRestart.Epoch+1

@@ -87,7 +87,7 @@ func TestTakePlace_versions_decide(t *testing.T) {
 			if err := os.MkdirAll(h.Shm(), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			got, err := joinLine(t.Context(), printing{c.answer, c.failure, &asked}, h, launch{instance: profile.Instance{Version: p, Pod: thePod(), Epoch: 5}}, c.from)
+			got, err := joinLine(t.Context(), printing{c.answer, c.failure, &asked}, h, profile.Instance{Version: p, Pod: thePod(), Epoch: 5}.Spec(nil), p, c.from)
 			if said := fmt.Sprint(err); c.wantErr != "" && !strings.Contains(said, c.wantErr) {
 				t.Errorf("error %s, want one with %q", said, c.wantErr)
 			}

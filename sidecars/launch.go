@@ -23,40 +23,6 @@ type launch struct {
 	owner home.Owner
 }
 
-// start makes a proxy. What the owner of the pod or the profile has to know is a failure, the rest is waited for.
-func start(ctx context.Context, m *Manager, o observed, mem memory, version *profile.Version, a plan.Action) (_ observed, _ memory, started bool, did outcome) {
-	o, mem, err := create(ctx, m, o, mem, version, a)
-	if err != nil {
-		mem, did = notStarted(ctx, m, o, mem, version, err)
-		return o, mem, false, did
-	}
-	mem.upgrades = mem.upgrades.afterStart(version, o.choice.Profile)
-	return o, mem, true, outcome{}
-}
-
-// canReplace reports whether all is there that a new proxy is made from, so that the serving proxy may be ended first.
-func canReplace(ctx context.Context, m *Manager, o observed, mem memory, version *profile.Version) (_ memory, can bool, did outcome) {
-	if _, err := prepare(ctx, m, o, version, mem.epoch); err != nil {
-		mem, did = notStarted(ctx, m, o, mem, version, err)
-		return mem, false, did
-	}
-	return mem, true, outcome{}
-}
-
-func notStarted(ctx context.Context, m *Manager, o observed, mem memory, version *profile.Version, err error) (memory, outcome) {
-	switch {
-	case errors.Is(err, ErrPulling):
-		return mem, outcome{pulling: true}
-	case errors.Is(err, errReplace): // it is started once the running proxy has ended
-		mem.upgrades.noHandover = version.Hash
-		return mem, outcome{}
-	case errors.Is(err, sidecar.ErrGone), o.choice.Ending: // the pod's next sandbox is followed when it is there, or the runtime ends this one just now
-		return mem, outcome{absent: true}
-	}
-	mem.upgrades = mem.upgrades.afterStart(version, o.choice.Profile)
-	return failed(ctx, m, o, mem, version.Hash, err.Error(), time.Now()), outcome{}
-}
-
 // prepare readies what a proxy's container is made from: image, directories, files, and secrets.
 func prepare(ctx context.Context, m *Manager, o observed, p *profile.Version, epoch uint32) (l launch, err error) {
 	addresses, err := m.Runtime.Addresses(ctx, o.key.Sandbox)
@@ -119,7 +85,7 @@ func create(ctx context.Context, m *Manager, o observed, mem memory, p *profile.
 		l.instance.From = &from.Epoch
 	}
 	if p.HotRestarts() {
-		if l.instance.HotRestart, err = joinLine(ctx, m.Prober, o.home, l, from); err != nil {
+		if l.instance.HotRestart, err = joinLine(ctx, m.Prober, o.home, l.spec(o.home), p, from); err != nil {
 			return o, mem, err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
+	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/probe"
@@ -115,6 +116,29 @@ type Reporter interface {
 	// Forget is for a pod that is gone: its ManagedProxy goes with it. Retract removes the ManagedProxy of a pod without a proxy.
 	Forget(podUID string)
 	Retract(podUID string)
+}
+
+// Status is how a pod's proxy is.
+type Status struct {
+	Profile string
+	State   v1alpha1.State
+	Ready   bool
+	// Epoch, Image and Hash describe the serving proxy, or the newest if none serves.
+	Epoch       uint32
+	Image, Hash string
+	Restarts    int32
+	Message     string
+	LastUpgrade time.Time
+	// Final reports whether nothing follows: the pod has finished.
+	Final bool
+	// Failure is why the last proxy ended or could not be started, or "".
+	Failure string
+	// FailedHash is the version of the profile that the pod should have a proxy of, if it failed, or the pod cannot have one. Paused reports
+	// whether others wait for that.
+	FailedHash string
+	Paused     bool
+	// Labels reports whether the pod's peers are to send mTLS to the proxy: see istio.TLSModeLabel.
+	Labels bool
 }
 
 // Prober runs a program of a profile's image for its answer.

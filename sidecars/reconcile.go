@@ -26,7 +26,7 @@ func reconcile(whole context.Context, m *Manager, e *entry, s podnet.Sandbox, in
 	ctx, cancel := context.WithTimeout(whole, reconcileTimeout)
 	defer cancel()
 	mem = e.memory
-	if err := finishLate(ctx, m, s.Key(), in.finishedAt); err != nil {
+	if err := finishLate(ctx, m.Runtime, s.Key(), m.Homes.Of(s.Key()), in.finishedAt); err != nil {
 		return mem, 0, fmt.Errorf("tell proxies to finish: %w", err)
 	}
 

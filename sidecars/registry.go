@@ -13,6 +13,9 @@ import (
 	"istio-pod-network-controller/sidecars/probe"
 )
 
+// lastErrorPause is the longest pause after an error of the runtime or the API server, which restart within seconds.
+const lastErrorPause = 2 * time.Second
+
 // registry has the sandboxes that are followed, and the queue of sandboxes to look at.
 type registry struct {
 	queue workqueue.TypedRateLimitingInterface[podnet.Key]
@@ -156,4 +159,21 @@ func (r *registry) replied(key podnet.Key, e *entry, reply probe.Reply, isNews b
 	if r.known[key] == e && isNews {
 		r.queue.Add(key)
 	}
+}
+
+// health counts the sandboxes of each profile that pods have chosen by the health of their proxies, with zeros.
+func (r *registry) health() map[string]map[Health]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := map[string]map[Health]int{}
+	for _, e := range r.known {
+		if e.profile == "" || e.health == "" {
+			continue
+		}
+		if out[e.profile] == nil {
+			out[e.profile] = map[Health]int{HealthReady: 0, HealthStarting: 0, HealthSilent: 0, HealthFailed: 0, HealthRefused: 0, HealthEnded: 0}
+		}
+		out[e.profile][e.health]++
+	}
+	return out
 }

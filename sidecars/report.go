@@ -14,29 +14,6 @@ import (
 // endedWell is said of a proxy that is not started again.
 const endedWell = "it has ended with exit code 0, and by its profile's restartPolicy (OnFailure) it is not started again"
 
-// Status is how a pod's proxy is.
-type Status struct {
-	Profile string
-	State   v1alpha1.State
-	Ready   bool
-	// Epoch, Image and Hash describe the serving proxy, or the newest if none serves.
-	Epoch       uint32
-	Image, Hash string
-	Restarts    int32
-	Message     string
-	LastUpgrade time.Time
-	// Final reports whether nothing follows: the pod has finished.
-	Final bool
-	// Failure is why the last proxy ended or could not be started, or "".
-	Failure string
-	// FailedHash is the version of the profile that the pod should have a proxy of, if it failed, or the pod cannot have one. Paused reports
-	// whether others wait for that.
-	FailedHash string
-	Paused     bool
-	// Labels reports whether the pod's peers are to send mTLS to the proxy: see istio.TLSModeLabel.
-	Labels bool
-}
-
 // report notes an upgrade that has succeeded, says how the proxy is, and returns what is remembered of both.
 func report(m *Manager, o observed, mem memory, d decision, pulling bool) memory {
 	serving := o.container(d.plan.Serving)
@@ -129,4 +106,14 @@ func standInFor(o observed, u upgrades, c sidecar.Container) string {
 		return ""
 	}
 	return fmt.Sprintf("the profile's version %s is not known to work on this node: the proxy is of %s, the last one that was ready here", p.Hash, good.Hash)
+}
+
+// countHealth reports a successful start, and remembers the proxy's health.
+func countHealth(m *Manager, o observed, mem memory, status Status) memory {
+	if status.Ready && mem.starts && o.choice.Profile != nil && m.Started != nil {
+		m.Started(o.choice.Name, time.Since(mem.since))
+	}
+	mem.starts = mem.starts && !status.Ready
+	m.followed.update(o.key, func(e *entry) { e.health = healthOf(status) })
+	return mem
 }

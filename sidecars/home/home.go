@@ -17,19 +17,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/profile"
 )
-
-// pathShm is where a proxy sees the shared memory of the sandbox's proxies.
-const pathShm = "/dev/shm"
 
 // Homes are the directories of the node's proxies: one for each sandbox, below Root. They are in memory (tmpfs), are visible to the
 // node's root only, and end with the sandbox.
@@ -150,61 +144,8 @@ func (h Home) Files(epoch uint32) string {
 	return filepath.Join(h.Path, "files-"+number(epoch))
 }
 
-// Forget removes what belongs to one epoch. Its socket in the run directory may be in use until the proxy ends.
-func (h Home) Forget(epoch uint32) error {
-	return errors.Join(
-		h.ForgetSecrets(epoch), os.RemoveAll(h.Files(epoch)), os.RemoveAll(istioHome(h, epoch)), h.Unnote(epoch, Ready, Successor, Telling, Draining),
-		os.RemoveAll(filepath.Join(h.Run(), profile.HandoverSocket(epoch))), os.RemoveAll(filepath.Join(h.Run(), profile.AdminSocket(epoch))),
-	)
-}
-
-// Prune removes the directories of epochs without a container: the kubelet removes containers that have ended, too.
-func (h Home) Prune(there []sidecar.Container) error {
-	entries, err := os.ReadDir(h.Path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	for _, e := range entries {
-		kind, number, _ := strings.Cut(e.Name(), "-")
-		epoch, errNumber := strconv.ParseUint(strings.TrimSuffix(number, grantSuffix), 10, 32)
-		if kind != "files" && kind != "secrets" && kind != "istio" || errNumber != nil ||
-			slices.ContainsFunc(there, func(c sidecar.Container) bool { return uint64(c.Epoch) == epoch }) {
-			continue
-		}
-		err = errors.Join(err, os.RemoveAll(filepath.Join(h.Path, e.Name())))
-	}
-	return err
-}
-
-// Remove removes the directory.
-func (h Home) Remove() error { return os.RemoveAll(h.Path) }
-
-// Mounts returns what a proxy sees of the home, and the directories of the node that its secrets name.
-func (h Home) Mounts(i profile.Instance) []sidecar.Mount {
-	epoch, secrets := i.Epoch, i.Version.Spec.Secrets
-	out := []sidecar.Mount{
-		{Host: h.Run(), Container: profile.PathRun, Relabel: true},
-		{Host: h.Files(epoch), Container: profile.PathFiles, ReadOnly: true, Relabel: true},
-		{Host: h.Shm(), Container: pathShm, Relabel: true}, // the application uses the sandbox's /dev/shm
-	}
-	if len(secrets) > 0 {
-		out = append(out, sidecar.Mount{Host: h.SecretsDir(epoch), Container: profile.PathSecrets, ReadOnly: true, Relabel: true})
-	}
-	for _, s := range secrets {
-		if s.WorkloadAPI != nil {
-			out = append(out, sidecar.Mount{Host: s.WorkloadAPI.HostDirectory, Container: filepath.Join(profile.PathSecrets, s.Name), ReadOnly: true})
-		}
-	}
-	return append(out, h.istioMounts(i)...)
-}
-
 // SecretsDir is the directory of an epoch's secrets.
 func (h Home) SecretsDir(epoch uint32) string { return filepath.Join(h.Path, "secrets-"+number(epoch)) }
-
-// ForgetSecrets removes an epoch's secrets.
-func (h Home) ForgetSecrets(epoch uint32) error {
-	return errors.Join(os.RemoveAll(h.SecretsDir(epoch)), os.RemoveAll(grantFile(h.SecretsDir(epoch))), h.Unnote(epoch, Rotated))
-}
 
 func number(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
@@ -228,4 +169,18 @@ func DialSocket(ctx context.Context, path string) (net.Conn, error) {
 		return nil, fmt.Errorf("connect to the proxy's socket %s: %w", filepath.Base(path), err)
 	}
 	return conn, nil
+}
+
+// istioHome is the directory of what only Istio's proxy of an epoch has.
+func istioHome(h Home, epoch uint32) string { return filepath.Join(h.Path, "istio-"+number(epoch)) }
+
+// writeOwned writes a file that only the proxy can read.
+func writeOwned(path string, content []byte, o Owner) error {
+	if err := os.WriteFile(path, content, 0o400); err != nil {
+		return fmt.Errorf("write file of the proxy: %w", err)
+	}
+	if err := os.Lchown(path, int(o.UID), int(o.GID)); err != nil {
+		return fmt.Errorf("give file to the proxy: %w", err)
+	}
+	return nil
 }

@@ -11,7 +11,6 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/printable"
-	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/istio"
 	"istio-pod-network-controller/sidecars/profile"
 )
@@ -55,9 +54,6 @@ func (h Home) IstioFacts(epoch uint32) (out IstioFacts) {
 	return out
 }
 
-// istioHome is the directory of what only Istio's proxy of an epoch has.
-func istioHome(h Home, epoch uint32) string { return filepath.Join(h.Path, "istio-"+number(epoch)) }
-
 // PrepareIstio makes the directories that a computed proxy writes to, anew, and keeps the facts. Other proxies need nothing.
 func (h Home) PrepareIstio(i profile.Instance, o Owner) error {
 	dir := istioHome(h, i.Epoch)
@@ -75,19 +71,4 @@ func (h Home) PrepareIstio(i profile.Instance, o Owner) error {
 	return ReplaceFile(filepath.Join(dir, istioFile), IstioFacts{
 		StatusPort: i.Istio.StatusPort, AdminPort: i.Istio.AdminPort, Labels: !chosen || mode == istio.TLSModeIstio, Aside: printable.Clip(strings.Join(i.Istio.NotHonoured, "; "), v1alpha1.MaxMessage),
 	})
-}
-
-// istioMounts are what a computed proxy sees of the home beside what all proxies see.
-func (h Home) istioMounts(i profile.Instance) []sidecar.Mount {
-	if i.Istio == nil {
-		return nil
-	}
-	out := []sidecar.Mount{{Host: h.Files(i.Epoch), Container: istioPod, ReadOnly: true, Relabel: true}}
-	for _, s := range i.Version.Spec.Secrets {
-		out = append(out, sidecar.Mount{Host: filepath.Join(h.SecretsDir(i.Epoch), s.Name), Container: path.Join(profile.PathIstioSecrets, s.Name), ReadOnly: true, Relabel: true})
-	}
-	for _, dir := range IstioWritable() {
-		out = append(out, sidecar.Mount{Host: filepath.Join(istioHome(h, i.Epoch), path.Base(dir)), Container: dir, Relabel: true})
-	}
-	return out
 }

@@ -7,9 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // Good is the directory of the versions of profiles that work, beside the homes of sandboxes. Names of homes have a dot, so this is none of them.
@@ -92,4 +96,38 @@ func RemoveEach(dir string, dryRun bool, goes func(e fs.DirEntry) (bool, error))
 		}
 	}
 	return removed, nil
+}
+
+// Forget removes what belongs to one epoch. Its socket in the run directory may be in use until the proxy ends.
+func (h Home) Forget(epoch uint32) error {
+	return errors.Join(
+		h.ForgetSecrets(epoch), os.RemoveAll(h.Files(epoch)), os.RemoveAll(istioHome(h, epoch)), h.Unnote(epoch, Ready, Successor, Telling, Draining),
+		os.RemoveAll(filepath.Join(h.Run(), profile.HandoverSocket(epoch))), os.RemoveAll(filepath.Join(h.Run(), profile.AdminSocket(epoch))),
+	)
+}
+
+// Prune removes the directories of epochs without a container: the kubelet removes containers that have ended, too.
+func (h Home) Prune(there []sidecar.Container) error {
+	entries, err := os.ReadDir(h.Path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		kind, number, _ := strings.Cut(e.Name(), "-")
+		epoch, errNumber := strconv.ParseUint(strings.TrimSuffix(number, grantSuffix), 10, 32)
+		if kind != "files" && kind != "secrets" && kind != "istio" || errNumber != nil ||
+			slices.ContainsFunc(there, func(c sidecar.Container) bool { return uint64(c.Epoch) == epoch }) {
+			continue
+		}
+		err = errors.Join(err, os.RemoveAll(filepath.Join(h.Path, e.Name())))
+	}
+	return err
+}
+
+// Remove removes the directory.
+func (h Home) Remove() error { return os.RemoveAll(h.Path) }
+
+// ForgetSecrets removes an epoch's secrets.
+func (h Home) ForgetSecrets(epoch uint32) error {
+	return errors.Join(os.RemoveAll(h.SecretsDir(epoch)), os.RemoveAll(grantFile(h.SecretsDir(epoch))), h.Unnote(epoch, Rotated))
 }

@@ -152,14 +152,3 @@ func (d secretDir) prune() error {
 	}
 	return err
 }
-
-// writeOwned writes a file that only the proxy can read.
-func writeOwned(path string, content []byte, o Owner) error {
-	if err := os.WriteFile(path, content, 0o400); err != nil {
-		return fmt.Errorf("write file of the proxy: %w", err)
-	}
-	if err := os.Lchown(path, int(o.UID), int(o.GID)); err != nil {
-		return fmt.Errorf("give file to the proxy: %w", err)
-	}
-	return nil
-}

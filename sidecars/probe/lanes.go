@@ -23,17 +23,6 @@ func NewLanes() Lanes {
 	return Lanes{make(chan struct{}, quickQuestions), make(chan struct{}, slowQuestions)}
 }
 
-// Reply is how a proxy has answered a question.
-type Reply struct {
-	ID   string // of its container
-	To   Question
-	At   time.Time // when it was asked or, if it has not answered, when that was given up
-	Err  error
-	Slow bool
-	// Serves reports whether it is an Envoy that has taken over.
-	Serves bool
-}
-
 // Ask asks a container's proxy, whose last answers are known, and passes its reply on, unless ctx ends before it is its turn.
 func (l Lanes) Ask(ctx context.Context, id string, q Question, before Results, ask func() (serves bool, err error), answered func(Reply)) {
 	lane := l.quick

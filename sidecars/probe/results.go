@@ -30,6 +30,17 @@ type Results struct {
 	HungAt              time.Time // when it had missed too many questions whether it is alive
 }
 
+// Reply is how a proxy has answered a question.
+type Reply struct {
+	ID   string // of its container
+	To   Question
+	At   time.Time // when it was asked or, if it has not answered, when that was given up
+	Err  error
+	Slow bool
+	// Serves reports whether it is an Envoy that has taken over.
+	Serves bool
+}
+
 // Pulse is how a proxy answers one question, again and again.
 type Pulse struct {
 	At     time.Time // of the last reply, or of the question that waits for one

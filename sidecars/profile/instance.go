@@ -63,7 +63,7 @@ func (i Instance) Spec(mounts []sidecar.Mount) sidecar.Spec {
 			PodUID: string(i.Pod.UID), PodNamespace: i.Pod.Namespace, PodName: i.Pod.Name, Profile: i.Version.Name, Hash: i.Version.Hash,
 			HotRestart: i.HotRestart, StopSignal: p.StopSignal, Restart: i.Restart,
 		},
-		Env: i.env(), Mounts: mounts, NetAdmin: p.Network.Transparent, Resources: i.resources(),
+		Env: i.env(), Mounts: mounts, NetAdmin: p.Network.Transparent, Resources: resources(p.Resources, i.Pod),
 	}
 	out.UID, out.GID = i.Version.Owner()
 	if p.Handover == v1alpha1.HandoverHAProxy {

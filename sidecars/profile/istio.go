@@ -14,10 +14,6 @@ const (
 	istioRoots       = "istio"
 	// istioStop has pilot-agent finish its connections and end.
 	istioStop = "TERM"
-	// istioReady is the page of pilot-agent's status port that Istio's own probe asks, by way of Envoy.
-	istioReady = "/healthz/ready"
-	// istioHealth and istioMetrics are ports of Envoy's that others call.
-	istioHealth, istioMetrics = 15021, 15090
 )
 
 // WithIstio returns the instance with what Istio's injector would have added to the pod, by the ConfigMaps of the control plane that its profile

@@ -233,3 +233,8 @@ func depth(at position, r rune) int {
 	}
 	return at.depth
 }
+
+// call returns the end of a pipeline that gives its value to a function.
+func call(function string, at parse.Pos) *parse.CommandNode {
+	return &parse.CommandNode{NodeType: parse.NodeCommand, Pos: at, Args: []parse.Node{parse.NewIdentifier(function).SetPos(at)}}
+}

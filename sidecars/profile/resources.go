@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
 )
 
@@ -18,14 +19,14 @@ const (
 	nodeCritical    = "system-node-critical"
 )
 
-func (i Instance) resources() sidecar.Resources {
-	r := i.Version.Spec.Resources
+// resources returns the bounds of a pod's proxy.
+func resources(r v1alpha1.Resources, pod *corev1.Pod) sidecar.Resources {
 	memory := amount(r.MemoryLimit, (*resource.Quantity).Value)
 	return sidecar.Resources{
 		MemoryBytes: memory,
 		CPUMilli:    amount(r.CPULimit, (*resource.Quantity).MilliValue),
 		ShareMilli:  amount(cmp.Or(r.CPURequest, r.CPULimit), (*resource.Quantity).MilliValue), // as in a pod, the limit is the default request
-		OOMScoreAdj: oomScoreAdj(i.Pod, memory, nodeMemory()),
+		OOMScoreAdj: oomScoreAdj(pod, memory, nodeMemory()),
 	}
 }
 

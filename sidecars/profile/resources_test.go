@@ -71,7 +71,7 @@ func TestResources_noRequest_sharesAreTheLimits(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.Spec.Resources.CPURequest, p.Spec.Resources.CPULimit = c.request, c.limit
-		got := Instance{Version: p, Pod: podRequesting("0")}.resources()
+		got := resources(p.Spec.Resources, podRequesting("0"))
 		if c.want.OOMScoreAdj = got.OOMScoreAdj; got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}

@@ -128,11 +128,6 @@ func quoteAll(n parse.Node) {
 	}
 }
 
-// call returns the end of a pipeline that gives its value to a function.
-func call(function string, at parse.Pos) *parse.CommandNode {
-	return &parse.CommandNode{NodeType: parse.NodeCommand, Pos: at, Args: []parse.Node{parse.NewIdentifier(function).SetPos(at)}}
-}
-
 func quoteBranch(b *parse.BranchNode) {
 	quoteAll(b.List)
 	quoteAll(b.ElseList)

@@ -159,6 +159,13 @@ func (p *Version) Ports() (out []uint16) {
 	return out
 }
 
+const (
+	// istioReady is the page of pilot-agent's status port that Istio's own probe asks, by way of Envoy.
+	istioReady = "/healthz/ready"
+	// istioHealth and istioMetrics are ports of Envoy's that others call.
+	istioHealth, istioMetrics = 15021, 15090
+)
+
 // RestartOnFailure is the restart policy under which a proxy that ends with code 0 is not started again.
 const RestartOnFailure = "OnFailure"
 

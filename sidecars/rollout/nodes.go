@@ -23,6 +23,13 @@ func Held(p *v1alpha1.ProxyProfile, hash, node string) bool {
 	return now == nil || now.Hash != hash || rolloutSlot(node, hash) >= now.Admitted
 }
 
+// NodeCount counts the pods of one node that have chosen a profile: those whose proxy is ready and of its present version, and those for whom
+// that version has failed. Paused reports whether the others wait for these.
+type NodeCount struct {
+	Pods, Upgraded, Failed int32
+	Paused                 bool
+}
+
 // isBounded reports whether there are nodes that may have to wait.
 func isBounded(p *v1alpha1.ProxyProfile) bool {
 	r := p.Spec.Rollout

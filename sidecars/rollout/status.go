@@ -11,13 +11,6 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 )
 
-// NodeCount counts the pods of one node that have chosen a profile: those whose proxy is ready and of its present version, and those for whom
-// that version has failed. Paused reports whether the others wait for these.
-type NodeCount struct {
-	Pods, Upgraded, Failed int32
-	Paused                 bool
-}
-
 // StatusOf returns what a profile's status should be by the counts of its nodes. failed is one of the pods that have failed, or "".
 // lastTransitionTime changes with a condition's status only.
 func StatusOf(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount, failed string) v1alpha1.ProxyProfileStatus {
