@@ -171,3 +171,9 @@ func notStarted(ctx context.Context, m *Manager, o observed, mem memory, version
 	mem.upgrades = mem.upgrades.afterStart(version, o.choice.Profile)
 	return failed(ctx, m, o, mem, version.Hash, err.Error(), time.Now()), outcome{}
 }
+
+func logUnnoted(ctx context.Context, p *profile.Version, err error) {
+	if err != nil {
+		log.FromContext(ctx).Error(err, "an agent that starts will not know which version of a profile works", "profile", p.Name)
+	}
+}

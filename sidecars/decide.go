@@ -12,12 +12,6 @@ import (
 	"istio-pod-network-controller/sidecars/rollout"
 )
 
-// decision is what to do, and the version of the profile that a proxy is started from.
-type decision struct {
-	plan    plan.Decision
-	version *profile.Version
-}
-
 // decide says what to do about a sandbox. slot is the upgrade slot that it has. unheard reports whether connections to the profile's port are refused.
 func decide(o observed, mem memory, slot rollout.UpgradeSlot, unheard bool, now time.Time) decision {
 	version := versionToStart(o, mem.upgrades, slot)

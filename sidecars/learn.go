@@ -24,22 +24,6 @@ const (
 	wordsTime = 5 * time.Second
 )
 
-// news is what a reconcile has learned that is written down, or told to others.
-type news struct {
-	serving []uint32 // epochs of Envoys that have taken over
-	gone    []uint32 // epochs of which nothing is kept
-	faults  []fault
-}
-
-// fault is a proxy that has ended without being told to, or hangs.
-type fault struct {
-	proxy proxy
-	at    time.Time
-	why   string
-	// words are the last lines of its log, in the file logPath. untold is its container if the runtime has not told how it ended.
-	words, logPath, untold string
-}
-
 // afterExits returns the sandbox with the containers that this agent sees for the first time, and with ends of processes. A proxy whose process has
 // ended has ended, also while the runtime lists it as running. It stays in the runtime until that agrees. If the kernel has not said that it has
 // ended, the proxy is asked.
@@ -220,21 +204,4 @@ func howEnded(how ended, untold bool) string {
 		return endedUnknown
 	}
 	return fmt.Sprintf("it has ended with exit code %d (%s)", how.end.ExitCode, how.end.Reason)
-}
-
-// isDone reports whether no proxy is started after this one until the profile changes: restartPolicy is OnFailure, it ended with code 0, and
-// no other is newer or takes connections. Its container is kept to tell the next agent. The kubelet keeps it, too, as the
-// newest of its name.
-func isDone(o observed, c sidecar.Container) bool {
-	p := o.choice.Profile
-	if p == nil || p.Spec.RestartPolicy != profile.RestartOnFailure || p.Hash != o.proxies[c.ID].madeUnder || o.choice.Finished {
-		return false
-	}
-	another := slices.ContainsFunc(o.containers, func(other sidecar.Container) bool { return other.Epoch > c.Epoch || o.isAsked(other) })
-	return c.State == sidecar.Exited && o.proxies[c.ID].exit.succeeded && !another
-}
-
-// hasDone reports whether the sandbox's proxy is not started again.
-func hasDone(o observed) bool {
-	return slices.ContainsFunc(o.containers, func(c sidecar.Container) bool { return isDone(o, c) })
 }

@@ -1,4 +1,26 @@
 // Package sidecars runs a proxy beside each pod that chooses a ProxyProfile: in the pod's sandbox, and outside its spec.
+//
+//	worker.go      takes sandboxes from the queue
+//	sweep.go       looks for what is left of sandboxes that nobody follows
+//	reconcile.go   one look at one sandbox: observe, learn, decide, act, report
+//	watch.go       waits for the ends of processes
+//	observe.go     reads: the pod's choice, containers, notes, how proxies have ended
+//	learn.go       what follows from what was read, and from answers and ends
+//	probes.go      asks the proxies
+//	decide.go      what should run, and from which version of the profile
+//	slot.go        whether the sandbox may try the present version
+//	act.go         does what was decided
+//	launch.go      makes a proxy
+//	hotrestart.go  how an Envoy takes over from another one
+//	report.go      says how the proxy is
+//	secrets.go     keeps its secrets up to date
+//	manager.go     what others call
+//	finish.go      ends proxies with their application
+//	registry.go    sandboxes that are followed, and the queue
+//	figures.go     counts for metrics
+//	observed.go    values: a sandbox as it was found, what was learned, what was decided
+//	memory.go      what is remembered of it
+//	needs.go       what the manager needs of a node and a cluster
 package sidecars
 
 import (

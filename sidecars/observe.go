@@ -17,7 +17,6 @@ import (
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/probe"
-	"istio-pod-network-controller/sidecars/profile"
 )
 
 // observe reads the sandbox: its pod's choice, its containers, and its notes. exits are ends of processes of which no reconcile has learned.
@@ -55,26 +54,6 @@ func relist(ctx context.Context, runtime Runtime, key podnet.Key, mem memory, ex
 		mem.epoch = max(mem.epoch, c.Epoch+1)
 	}
 	return mem, nil
-}
-
-// ends is what was read about proxies that have ended without being told to.
-type ends struct {
-	of map[string]ended // by container ID
-	// earlier is the proxy of which the runtime had not told yet how it ended. words are the last lines of the log of the last failed proxy.
-	earlier ended
-	words   string
-	// isNoFailure reports whether the pod, the application or the sandbox ends, so that the end of a proxy is no failure. finished reports whether that
-	// was because the application has ended, which was noted.
-	isNoFailure, finished bool
-}
-
-// ended is one of them.
-type ended struct {
-	end   sidecar.End
-	err   error
-	words string
-	// taken says which other process has a port of a proxy that was never ready, or is "".
-	taken string
 }
 
 // readEnds reads how proxies have ended. hung reports whether some hang.
@@ -151,14 +130,6 @@ func orphansThatServe(ctx context.Context, asker Asker, o observed) (epochs []ui
 func nobodyListens(ctx context.Context, asker Asker, o observed) bool {
 	return o.choice.Profile != nil && slices.ContainsFunc(o.containers, o.lostSuccessor) &&
 		errors.Is(asker.Listens(ctx, o.sandbox, o.choice.Profile), ErrNobodyListens)
-}
-
-// versionsOf returns what the node knows of a profile's versions beside the present one.
-func versionsOf(m *Manager, present *profile.Version) (out versions) {
-	if present != nil {
-		out.lastGood, out.earlier, out.presentFailed = m.good.Before(present)
-	}
-	return out
 }
 
 // tailBytes is how much of the end of a log is read.

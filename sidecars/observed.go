@@ -4,10 +4,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/home"
+	"istio-pod-network-controller/sidecars/plan"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -122,4 +124,63 @@ func (o observed) isReplaced(epoch uint32) bool {
 // isExpected reports whether a proxy's end is no news: it was noted, the proxy was told to end, or it was to be replaced since it hung.
 func (o observed) isExpected(p proxy) bool {
 	return !p.probes.HungAt.IsZero() || p.exit.noted || p.stopped || o.drains(p.epoch) || o.notes.Has(home.Telling, p.epoch) || o.isReplaced(p.epoch)
+}
+
+// ends is what was read about proxies that have ended without being told to.
+type ends struct {
+	of map[string]ended // by container ID
+	// earlier is the proxy of which the runtime had not told yet how it ended. words are the last lines of the log of the last failed proxy.
+	earlier ended
+	words   string
+	// isNoFailure reports whether the pod, the application or the sandbox ends, so that the end of a proxy is no failure. finished reports whether that
+	// was because the application has ended, which was noted.
+	isNoFailure, finished bool
+}
+
+// ended is one of them.
+type ended struct {
+	end   sidecar.End
+	err   error
+	words string
+	// taken says which other process has a port of a proxy that was never ready, or is "".
+	taken string
+}
+
+// isDone reports whether no proxy is started after this one until the profile changes: restartPolicy is OnFailure, it ended with code 0, and
+// no other is newer or takes connections. Its container is kept to tell the next agent. The kubelet keeps it, too, as the
+// newest of its name.
+func isDone(o observed, c sidecar.Container) bool {
+	p := o.choice.Profile
+	if p == nil || p.Spec.RestartPolicy != profile.RestartOnFailure || p.Hash != o.proxies[c.ID].madeUnder || o.choice.Finished {
+		return false
+	}
+	another := slices.ContainsFunc(o.containers, func(other sidecar.Container) bool { return other.Epoch > c.Epoch || o.isAsked(other) })
+	return c.State == sidecar.Exited && o.proxies[c.ID].exit.succeeded && !another
+}
+
+// hasDone reports whether the sandbox's proxy is not started again.
+func hasDone(o observed) bool {
+	return slices.ContainsFunc(o.containers, func(c sidecar.Container) bool { return isDone(o, c) })
+}
+
+// news is what a reconcile has learned that is written down, or told to others.
+type news struct {
+	serving []uint32 // epochs of Envoys that have taken over
+	gone    []uint32 // epochs of which nothing is kept
+	faults  []fault
+}
+
+// fault is a proxy that has ended without being told to, or hangs.
+type fault struct {
+	proxy proxy
+	at    time.Time
+	why   string
+	// words are the last lines of its log, in the file logPath. untold is its container if the runtime has not told how it ended.
+	words, logPath, untold string
+}
+
+// decision is what to do, and the version of the profile that a proxy is started from.
+type decision struct {
+	plan    plan.Decision
+	version *profile.Version
 }

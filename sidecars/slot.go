@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"sigs.k8s.io/controller-runtime/pkg/log"
-
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/sidecars/rollout"
@@ -28,12 +26,6 @@ func noteGood(ctx context.Context, m *Manager, o observed) versions {
 		logUnnoted(ctx, p, m.good.Works(p))
 	}
 	return versionsOf(m, p)
-}
-
-func logUnnoted(ctx context.Context, p *profile.Version, err error) {
-	if err != nil {
-		log.FromContext(ctx).Error(err, "an agent that starts will not know which version of a profile works", "profile", p.Name)
-	}
 }
 
 // takeSlot returns the sandbox's upgrade slot, and without one when to ask for it if not now.
@@ -123,4 +115,12 @@ func servesRotated(o observed) bool {
 		}
 	}
 	return false
+}
+
+// versionsOf returns what the node knows of a profile's versions beside the present one.
+func versionsOf(m *Manager, present *profile.Version) (out versions) {
+	if present != nil {
+		out.lastGood, out.earlier, out.presentFailed = m.good.Before(present)
+	}
+	return out
 }

@@ -1,13 +1,14 @@
 // Package home is a sandbox's directory: files and secrets of its proxies, and notes for the next agent.
 //
-//	home.go         the directories of all sandboxes, and of one
+//	secrets.go      reads secrets, and renews them
+//	remove.go       removes what is no longer needed
+//	secretfiles.go  writes secrets so that a reader sees one version
+//	mounts.go       what a proxy sees of the directory
 //	istio.go        what only Istio's proxy has
-//	secrets.go      secrets are read and renewed
-//	secretfiles.go  and written so that a reader sees one version
 //	notes.go        facts about proxies
 //	lock.go         which agent works
-//	remove.go       what goes when
-//	memory.go       no disk
+//	home.go         the directories
+//	memory.go       keeps secrets off disks
 package home
 
 import (

@@ -1,10 +1,10 @@
 // Package profile computes what to run for a pod: from a ProxyProfile and the pod, and from nothing else.
 //
-//	version.go    a ProxyProfile that can be used, its hash, and where its proxies are asked
+//	refuse.go     which pods cannot have a proxy, and why
+//	istio.go      Istio's proxy, as its injector would run it
 //	instance.go   one proxy: image, arguments, environment, files
-//	istio.go      the same for Istio's proxy
 //	resources.go  its bounds
-//	refuse.go     which pods cannot have one, and why
+//	version.go    a ProxyProfile that can be used, its hash, and where its proxies are asked
 //	template.go   files from templates
 //	position.go   where in a file a value may be printed
 //	quote.go      how

@@ -1,9 +1,9 @@
 // Package rollout decides who may upgrade now, and to which version.
 //
 //	slots.go   sandboxes of the node: slots, the queue, the pause
+//	status.go  how far a profile has come in the cluster
+//	nodes.go   which nodes may use a version
 //	good.go    versions that are known to work on the node
-//	nodes.go   nodes of the cluster
-//	status.go  how far a profile has come
 package rollout
 
 import (

@@ -1,0 +1,131 @@
+package main_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// tenth is the part of the references between files of a package that may run back up.
+const tenth = 10
+
+// listed are packages whose comments list their files, in the order in which they are read.
+var listed = strings.Fields("./sidecars ./sidecars/home ./sidecars/probe ./sidecars/profile ./sidecars/rollout")
+
+// A file is read after the files that use it. Where every third reference runs back up, nobody knows where to begin.
+func TestReferences_betweenFiles_runDown(t *testing.T) {
+	for _, p := range packagesOf(t, listed) {
+		order := fileOrder(p.syntax)
+		var names []string
+		for _, f := range p.files {
+			names = append(names, filepath.Base(f))
+		}
+		if missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(order, name) }); len(missing) > 0 || len(order) != len(names) {
+			t.Errorf("%s: the package comment lists %q, and there are %q", p.path, order, names)
+			continue
+		}
+		up := 0
+		for from, used := range p.references {
+			for to, what := range used {
+				if slices.Index(order, from) > slices.Index(order, to) {
+					up++
+					t.Logf("%s: %s refers back up to %s: %s", p.path, from, to, what)
+				}
+			}
+		}
+		all := 0
+		for _, used := range p.references {
+			all += len(used)
+		}
+		t.Logf("%s: %d files, %d references between them, %d run back up", p.path, len(order), all, up)
+		if up*tenth > all {
+			t.Errorf("%s: %d of %d references run back up", p.path, up, all)
+		}
+	}
+}
+
+// checkedPackage is a package with its types. references are names by the file that uses one and the file that declares it.
+type checkedPackage struct {
+	path       string
+	files      []string
+	syntax     []*ast.File
+	references map[string]map[string]string
+}
+
+// packagesOf checks packages of the module. What they import is read as the compiler has written it.
+func packagesOf(t *testing.T, patterns []string) (out []checkedPackage) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,DepOnly"}, patterns...)...)
+	text, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	exports, fset := map[string]string{}, token.NewFileSet()
+	imports := importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
+	for lines := json.NewDecoder(bytes.NewReader(text)); ; {
+		var p struct {
+			ImportPath, Dir, Export string
+			GoFiles                 []string
+			DepOnly                 bool
+		}
+		if err := lines.Decode(&p); errors.Is(err, io.EOF) {
+			return out
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		exports[p.ImportPath] = p.Export
+		if p.DepOnly {
+			continue
+		}
+		c := checkedPackage{path: p.ImportPath, files: p.GoFiles, references: map[string]map[string]string{}}
+		for _, name := range p.GoFiles {
+			file, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.syntax = append(c.syntax, file)
+		}
+		info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
+		self, err := (&types.Config{Importer: imports}).Check(p.ImportPath, fset, c.syntax, info)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for use, object := range info.Uses {
+			from, to := filepath.Base(fset.Position(use.Pos()).Filename), filepath.Base(fset.Position(object.Pos()).Filename)
+			if object.Pkg() != self || from == to {
+				continue
+			}
+			if c.references[from] == nil {
+				c.references[from] = map[string]string{}
+			}
+			c.references[from][to] = object.Name()
+		}
+		out = append(out, c)
+	}
+}
+
+// listing is a line of a package comment that says what a file is.
+var listing = regexp.MustCompile(`(?m)^\s+(\w+\.go)\s`)
+
+// fileOrder returns the files that a package's comment lists.
+func fileOrder(syntax []*ast.File) (names []string) {
+	for _, file := range syntax {
+		for _, match := range listing.FindAllStringSubmatch(file.Doc.Text(), -1) {
+			names = append(names, match[1])
+		}
+	}
+	return names
+}
