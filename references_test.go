@@ -65,6 +65,13 @@ type checkedPackage struct {
 	references map[string]map[string]string
 }
 
+// listedPackage is what the go command says of a package.
+type listedPackage struct {
+	ImportPath, Dir, Export string
+	GoFiles                 []string
+	DepOnly                 bool
+}
+
 // packagesOf checks packages of the module. What they import is read as the compiler has written it.
 func packagesOf(t *testing.T, patterns []string) (out []checkedPackage) {
 	t.Helper()
@@ -76,45 +83,46 @@ func packagesOf(t *testing.T, patterns []string) (out []checkedPackage) {
 	exports, fset := map[string]string{}, token.NewFileSet()
 	imports := importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
 	for lines := json.NewDecoder(bytes.NewReader(text)); ; {
-		var p struct {
-			ImportPath, Dir, Export string
-			GoFiles                 []string
-			DepOnly                 bool
-		}
+		var p listedPackage
 		if err := lines.Decode(&p); errors.Is(err, io.EOF) {
 			return out
 		} else if err != nil {
 			t.Fatal(err)
 		}
 		exports[p.ImportPath] = p.Export
-		if p.DepOnly {
-			continue
+		if !p.DepOnly {
+			out = append(out, p.check(t, fset, imports))
 		}
-		c := checkedPackage{path: p.ImportPath, files: p.GoFiles, references: map[string]map[string]string{}}
-		for _, name := range p.GoFiles {
-			file, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.ParseComments)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c.syntax = append(c.syntax, file)
-		}
-		info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
-		self, err := (&types.Config{Importer: imports}).Check(p.ImportPath, fset, c.syntax, info)
+	}
+}
+
+// check parses a package, and finds what its files use of each other.
+func (p listedPackage) check(t *testing.T, fset *token.FileSet, imports types.Importer) checkedPackage {
+	t.Helper()
+	out := checkedPackage{path: p.ImportPath, files: p.GoFiles, references: map[string]map[string]string{}}
+	for _, name := range p.GoFiles {
+		file, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for use, object := range info.Uses {
-			from, to := filepath.Base(fset.Position(use.Pos()).Filename), filepath.Base(fset.Position(object.Pos()).Filename)
-			if object.Pkg() != self || from == to {
-				continue
-			}
-			if c.references[from] == nil {
-				c.references[from] = map[string]string{}
-			}
-			c.references[from][to] = object.Name()
-		}
-		out = append(out, c)
+		out.syntax = append(out.syntax, file)
 	}
+	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
+	self, err := (&types.Config{Importer: imports}).Check(p.ImportPath, fset, out.syntax, info)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for use, object := range info.Uses {
+		from, to := filepath.Base(fset.Position(use.Pos()).Filename), filepath.Base(fset.Position(object.Pos()).Filename)
+		if object.Pkg() != self || from == to {
+			continue
+		}
+		if out.references[from] == nil {
+			out.references[from] = map[string]string{}
+		}
+		out.references[from][to] = object.Name()
+	}
+	return out
 }
 
 // listing is a line of a package comment that says what a file is.
