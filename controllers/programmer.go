@@ -62,7 +62,8 @@ type Reporter interface {
 // Proxies runs the proxies of pods that have chosen a ProxyProfile. It has five methods because it is all that the core knows of proxies, and
 // sidecars/node fills it as a whole.
 type Proxies interface {
-	// Managed returns what the rules need to know of the pod's proxy. The sandbox may have no ID yet.
+	// Managed returns what the rules need to know of the pod's proxy. The sandbox may have no ID yet. With profile "", the pod has chosen none: it
+	// returns the proxy to which the pod's rules lead already, nil if they lead to none.
 	Managed(ctx context.Context, s podnet.Sandbox, profile string, pod *corev1.Pod, ns *corev1.Namespace) *intent.ManagedProxy
 	// Follow has the proxy of a sandbox looked after, and does not wait. With profile "", the pod has chosen none: only a proxy that it has
 	// nevertheless is looked after. A call by Verify makes no new look at a sandbox whose proxy is looked after already.

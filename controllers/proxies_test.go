@@ -25,6 +25,9 @@ type fakeProxies struct {
 }
 
 func (p *fakeProxies) Managed(_ context.Context, _ podnet.Sandbox, profile string, _ *corev1.Pod, _ *corev1.Namespace) *intent.ManagedProxy {
+	if profile == "" {
+		return nil
+	}
 	if profile != "edge" {
 		return &intent.ManagedProxy{Refused: "there is no profile " + profile}
 	}

@@ -3,6 +3,7 @@ package check
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/printable"
@@ -67,12 +68,19 @@ func proxiesReady(f *Facts) finding {
 			none = append(none, fmt.Sprintf("%s (%s)", p, p.Profile))
 		}
 	}
-	switch missing := slices.Concat(refused, failed, late); {
+	switch missing := slices.Concat(failed, late); {
 	case len(none) > 0 && !f.runsProxies():
 		return failing(printable.Count(len(none), "pod")+" have chosen a ProxyProfile and no agent runs proxies: "+some(none),
 			"set sidecars.enabled=true, or take the annotation pod-network-controller.istio.io/sidecar from the pods and their namespaces")
-	case len(missing) > 0:
-		return failing(printable.Count(len(missing), "pod")+" have no proxy that is ready, and their connections are refused: "+some(missing), adviseProxies(refused, failed))
+	case len(missing)+len(refused) > 0:
+		var says []string
+		if len(refused) > 0 {
+			says = append(says, printable.Count(len(refused), "pod")+" cannot have the proxy that they have chosen: they are unprotected, and their connections pass without it, unless they had rules before: "+some(refused))
+		}
+		if len(missing) > 0 {
+			says = append(says, printable.Count(len(missing), "pod")+" have no proxy that is ready, and their connections are refused: "+some(missing))
+		}
+		return failing(strings.Join(says, "; "), adviseProxies(refused, failed))
 	case len(none) > 0:
 		return failing(printable.Count(len(none), "pod")+" have chosen a ProxyProfile and no agent says anything about their proxy: "+some(none), "see the log of the agent on their node")
 	case len(f.Proxies) == 0:

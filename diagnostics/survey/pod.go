@@ -117,7 +117,10 @@ func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
 func config() intent.Config {
 	return intent.Config{
 		Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults(),
-		Managed: func(string, *corev1.Pod, *corev1.Namespace) *intent.ManagedProxy {
+		Managed: func(profile string, _ *corev1.Pod, _ *corev1.Namespace) *intent.ManagedProxy {
+			if profile == "" {
+				return nil
+			}
 			return &intent.ManagedProxy{UID: 1, OutboundPort: 1, InboundPort: 2}
 		},
 	}

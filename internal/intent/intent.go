@@ -73,7 +73,8 @@ type Config struct {
 	// ClusterDNS are the name servers of pods with the cluster's DNS, for runtimes that do not report a sandbox's.
 	ClusterDNS []netip.Addr
 	Defaults   Defaults
-	// Managed returns the proxy that the agent runs for a pod that has chosen a ProxyProfile. nil means that the agent runs none.
+	// Managed returns the proxy that the agent runs for a pod that has chosen a ProxyProfile, or with profile "" the proxy that a pod keeps which has
+	// chosen none, nil if it has none. A nil function means that the agent runs none.
 	Managed func(profile string, pod *corev1.Pod, ns *corev1.Namespace) *ManagedProxy
 }
 

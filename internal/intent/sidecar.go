@@ -61,16 +61,20 @@ func namesProfile(pod *corev1.Pod) bool {
 	return own != "" && own != SidecarNone
 }
 
-// managed returns the proxy that the agent runs for the pod and the name of its profile, or nil.
+// managed returns the proxy that the agent runs for the pod and the name of its profile, or nil. A pod whose namespace no longer names a profile keeps
+// its proxy.
 func (c Config) managed(pod *corev1.Pod, ns *corev1.Namespace) (proxy *ManagedProxy, profile string, err error) {
 	if c.Managed == nil || pod.Annotations[KeyInitialize] == "false" {
 		return nil, "", nil
 	}
 	profile, err = ProxyProfile(pod, ns)
-	if err != nil || profile == "" {
+	if err != nil || pod.Annotations[KeySidecar] == SidecarNone {
 		return nil, "", err
 	}
-	return c.Managed(profile, pod, ns), profile, nil
+	if proxy = c.Managed(profile, pod, ns); proxy != nil && profile == "" {
+		profile = proxy.Profile
+	}
+	return proxy, profile, nil
 }
 
 // describe has a Spec lead to the proxy that the agent runs.

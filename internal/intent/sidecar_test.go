@@ -162,3 +162,30 @@ func TestOf_debuggerRunsAsManagedProxy_isNoted(t *testing.T) {
 		}
 	}
 }
+
+// A pod whose namespace no longer names a profile keeps the proxy to which its rules lead. Its own annotation takes it away.
+func TestOf_namespaceChoosesNoMore_keptProxyIsLedTo(t *testing.T) {
+	keeping := managing(ManagedProxy{})
+	keeping.Managed = func(profile string, _ *corev1.Pod, _ *corev1.Namespace) *ManagedProxy {
+		if profile != "" {
+			return nil
+		}
+		return &ManagedProxy{Profile: "edge", UID: 7000, OutboundPort: 7001, InboundPort: 7002}
+	}
+	for name, c := range map[string]struct {
+		pod, ns map[string]string
+		kept    bool
+	}{
+		"nothing":                {kept: true},
+		"none, by the namespace": {ns: map[string]string{KeySidecar: SidecarNone}, kept: true},
+		"none, by the pod":       {pod: map[string]string{KeySidecar: SidecarNone}},
+		"no redirection":         {pod: map[string]string{KeyInitialize: "false"}},
+	} {
+		pod, ns := &corev1.Pod{}, &corev1.Namespace{}
+		pod.Annotations, ns.Annotations = c.pod, c.ns
+		got, err := Of(pod, ns, keeping)
+		if err != nil || got.Managed != c.kept || got.Redirect != c.kept || (got.Profile == "edge" && got.Spec.ProxyUID == 7000) != c.kept {
+			t.Errorf("%s: %+v, error %v", name, got, err)
+		}
+	}
+}

@@ -53,11 +53,17 @@ func (c sidecarCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.
 		Ending: finished || pod.DeletionTimestamp != nil, Finished: finished,
 		OptedOut: pod.Annotations[intent.KeySidecar] == intent.SidecarNone || pod.Annotations[intent.KeyInitialize] == "false",
 	}
+	if out.OptedOut {
+		return out, nil
+	}
 	name, err := intent.ProxyProfile(pod, ns)
-	if err != nil || name == "" || out.OptedOut {
-		return out, nil //nolint:nilerr // the pod's report says what is wrong with its annotation; its proxy stays
+	if err != nil { // the pod's report says what is wrong with its annotation; its proxy stays
+		name = ""
 	}
 	has, found, refusal, err := c.has(ctx, s, name, pod, ns)
+	if has == "" {
+		return out, err
+	}
 	out.Restart = sidecars.Wish(pod.Annotations[intent.KeyRestartProxy])
 	out.Name, out.Hash, out.Refusal, out.Held = has, found.hash, refusal, found.held
 	if err == nil && refusal == "" {
@@ -66,8 +72,15 @@ func (c sidecarCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.
 	return out, err
 }
 
-// has returns the profile whose proxy a pod has that has chosen the one named, and why it cannot have a proxy of it.
+// has returns the profile whose proxy a pod has that has chosen the one named, and why it cannot have a proxy of it. A pod that has chosen none keeps
+// the proxy to which its rules lead, until it opts out itself.
 func (c sidecarCluster) has(ctx context.Context, s podnet.Sandbox, name string, pod *corev1.Pod, ns *corev1.Namespace) (has string, found readProfile, refusal string, err error) {
+	if name == "" {
+		name = c.leads.last(s.UID).Profile
+	}
+	if name == "" {
+		return "", found, "", nil
+	}
 	found, refusal, err = c.profiles.forPod(ctx, name, pod, ns)
 	if keeps, why := c.leads.keeps(s, found); why != "" {
 		name = keeps.Profile

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"strings"
 	"sync"
 	"testing"
@@ -83,12 +84,17 @@ func (m *changing) restart() {
 		manager: &sidecars.Manager{Rollout: &rollout.Queue{}}, shared: m.node, reports: newSidecarReports(nil, nil, "node-1"),
 	}
 	m.manager.Reporter = ownReporter{m.reports}
-	m.choose(m.pod.Annotations[intent.KeySidecar])
+	m.reread()
 }
 
 // choose has the pod choose a profile.
 func (m *changing) choose(profile string) {
 	m.pod.Annotations[intent.KeySidecar] = profile
+	m.reread()
+}
+
+// reread has the agent see the pod and its namespace as they are.
+func (m *changing) reread() {
 	now := m.read(m.t)
 	if now.leads = m.cluster.leads; now.leads == nil {
 		now.leads = newLeadsIn(m.t, m.dir)
@@ -98,12 +104,18 @@ func (m *changing) choose(profile string) {
 
 // visit is what the Programmer does. It returns the profile that the rules lead to, or why there is none.
 func (m *changing) visit() (leadsTo, refused string) {
-	chosen := m.pod.Annotations[intent.KeySidecar]
+	chosen, err := intent.ProxyProfile(m.pod, m.ns)
+	if err != nil {
+		m.t.Fatal(err)
+	}
 	got := m.Managed(m.t.Context(), m.sandbox, chosen, m.pod, m.ns)
+	if got == nil {
+		return "", "it has no proxy"
+	}
 	if got.Refused == "" {
 		m.Led(m.sandbox, got.Profile)
 	}
-	m.Follow(m.sandbox, controllers.Watch, chosen)
+	m.Follow(m.sandbox, controllers.Watch, cmp.Or(chosen, got.Profile))
 	return got.Profile, got.Refused
 }
 
@@ -320,5 +332,32 @@ func TestLed_noneForAPodThatIsNotKnown_isHeldByNobody(t *testing.T) {
 	m.Led(m.sandbox, "")
 	if m.cluster.leads.holds("shared", m.sandbox) {
 		t.Error("the shared proxy holds the pod")
+	}
+}
+
+// A namespace that no longer names a profile, or names none, ends no running proxy: rules lead to it, so one that ends is followed by another, also
+// by the next agent, until the pod itself has chosen none.
+func TestProxies_namespaceChoosesNoMore_lastChoiceStays(t *testing.T) {
+	for name, now := range map[string]map[string]string{
+		"nothing": nil, "none": {intent.KeySidecar: intent.SidecarNone},
+	} {
+		for _, profile := range []string{"edge", "shared"} {
+			t.Run(name+" after "+profile, func(t *testing.T) {
+				m := newChanging(t)
+				delete(m.pod.Annotations, intent.KeySidecar)
+				m.ns.Annotations = map[string]string{intent.KeySidecar: profile}
+				m.reread()
+				m.must("it starts", profile, false)
+				m.ns.Annotations = now
+				m.reread()
+				m.must("its namespace chooses no more", profile, false)
+				m.restart()
+				m.must("another agent", profile, false)
+				m.optOut()
+				if got := m.Managed(t.Context(), m.sandbox, "", m.pod, m.ns); got != nil {
+					t.Errorf("it has chosen none, and its rules lead to %+v", got)
+				}
+			})
+		}
 	}
 }

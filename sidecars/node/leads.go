@@ -50,6 +50,13 @@ func (l *leads) of(s podnet.Sandbox) (found lead, known bool) {
 	return got.Now, true
 }
 
+// last returns the lead of a pod, whichever sandbox it has; without a profile if there is none.
+func (l *leads) last(podUID string) lead {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.known[podUID].Now
+}
+
 // keeps returns the lead of a pod that keeps its proxy although it has chosen another profile. why says so; it is "" for all other pods.
 func (l *leads) keeps(s podnet.Sandbox, chosen readProfile) (has lead, why string) {
 	has, known := l.of(s)

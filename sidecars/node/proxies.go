@@ -76,11 +76,14 @@ type sharedProxies interface {
 	Serves(profile string, s podnet.Sandbox) (serves, known bool)
 }
 
-// Managed returns what the rules need to know of a pod's proxy.
+// Managed returns what the rules need to know of a pod's proxy, nil if it has none.
 func (p *Proxies) Managed(ctx context.Context, s podnet.Sandbox, name string, pod *corev1.Pod, ns *corev1.Namespace) *intent.ManagedProxy {
 	has, found, refusal, err := p.cluster.has(ctx, s, name, pod, ns)
-	if err != nil {
+	switch {
+	case err != nil:
 		refusal = err.Error()
+	case has == "":
+		return nil
 	}
 	if refusal != "" {
 		return &intent.ManagedProxy{Refused: refusal}
