@@ -75,7 +75,7 @@ func proxiesReady(f *Facts) finding {
 	case len(missing)+len(refused) > 0:
 		var says []string
 		if len(refused) > 0 {
-			says = append(says, printable.Count(len(refused), "pod")+" cannot have the proxy that they have chosen: they are unprotected, and their connections pass without it, unless they had rules before: "+some(refused))
+			says = append(says, printable.Count(len(refused), "pod")+" unprotected: their proxy is impossible, and connections pass without it unless there were rules before: "+some(refused))
 		}
 		if len(missing) > 0 {
 			says = append(says, printable.Count(len(missing), "pod")+" have no proxy that is ready, and their connections are refused: "+some(missing))

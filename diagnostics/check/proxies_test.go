@@ -53,7 +53,7 @@ func proxyCases() map[string]changed {
 		}), check: "proxy-reports", level: OK, want: "1 proxy ready, without trouble"},
 		"a proxy that is refused": {change: with(func(_ *Facts, p *Proxy) {
 			p.State, p.Ready, p.Message = v1alpha1.Refused, false, "port 15001 is taken"
-		}), check: "proxies-ready", level: Fail, want: "1 pod cannot have the proxy that they have chosen: they are unprotected, and their connections pass without it, unless they had rules before: shop/cart (Refused: port 15001 is taken)"},
+		}), check: "proxies-ready", level: Fail, want: "1 pod unprotected: their proxy is impossible, and connections pass without it unless there were rules before: shop/cart (Refused: port 15001 is taken)"},
 		"a proxy that has long been starting": {change: with(func(_ *Facts, p *Proxy) { p.State, p.Ready = v1alpha1.Starting, false }), check: "proxies-ready", level: Fail, want: "shop/cart (Starting)"},
 		"a proxy that has just been started": {change: with(func(f *Facts, p *Proxy) {
 			p.State, p.Ready, f.Pods[0].Since = v1alpha1.Starting, false, now
