@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"slices"
-	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -94,15 +91,6 @@ func (p *Programmer) fail(ctx context.Context, v visit, err error) outcome {
 	return failure(v, err)
 }
 
-// unanswered reports whether work in the kernel ended because the agent ran out of time, descriptors or memory, before it knew whether
-// the rules are in force. In these cases the kernel has not refused anything.
-func unanswered(err error) bool {
-	var differ notPutBackError
-	return !errors.As(err, &differ) && slices.ContainsFunc([]error{
-		context.DeadlineExceeded, os.ErrDeadlineExceeded, context.Canceled, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM,
-	}, func(reason error) bool { return errors.Is(err, reason) })
-}
-
 // unknown decides what an error means after which the state of the sandbox is not known:
 //
 //   - if the sandbox is absent, a report about an older sandbox is replaced;
@@ -179,9 +167,4 @@ func hasRules(ctx context.Context, b Backend, s podnet.Sandbox, limit time.Durat
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return b.Present(ctx, s.Place())
-}
-
-// absent reports whether an error only means that a pod or its sandbox is not there (yet, or any more).
-func absent(err error) bool {
-	return errors.Is(err, podnet.ErrNotReady) || errors.Is(err, podnet.ErrGone) || errors.Is(err, podnet.ErrNoPod)
 }

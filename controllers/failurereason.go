@@ -1,6 +1,14 @@
 package controllers
 
-import "errors"
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"syscall"
+
+	"istio-pod-network-controller/internal/podnet"
+)
 
 // failureReason says why a call of Ensure failed. It is the value of a metric's label.
 type failureReason string
@@ -71,3 +79,17 @@ func RulesKept(err error) bool {
 type keptError struct{ error }
 
 func (k keptError) Unwrap() error { return k.error }
+
+// unanswered reports whether work in the kernel ended because the agent ran out of time, descriptors or memory, before it knew whether
+// the rules are in force. In these cases the kernel has not refused anything.
+func unanswered(err error) bool {
+	var differ notPutBackError
+	return !errors.As(err, &differ) && slices.ContainsFunc([]error{
+		context.DeadlineExceeded, os.ErrDeadlineExceeded, context.Canceled, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM,
+	}, func(reason error) bool { return errors.Is(err, reason) })
+}
+
+// absent reports whether an error only means that a pod or its sandbox is not there (yet, or any more).
+func absent(err error) bool {
+	return errors.Is(err, podnet.ErrNotReady) || errors.Is(err, podnet.ErrGone) || errors.Is(err, podnet.ErrNoPod)
+}

@@ -66,12 +66,6 @@ func (l locator) locate(ctx context.Context, v visit, known Entry, isKnown bool)
 	return found, true, nil
 }
 
-// matches reports whether s may be the sandbox of this call. An early hook names the sandbox that is being made: another
-// sandbox of the same pod, and its rules, do not count.
-func (v visit) matches(s podnet.Sandbox) bool {
-	return !v.by.early() || v.sandbox.ID == "" || v.sandbox.ID == s.ID
-}
-
 // ask returns the pod's newest sandbox as the runtime describes it.
 func (l locator) ask(ctx context.Context, v visit) (podnet.Sandbox, error) {
 	wanted := podnet.Sandbox{Namespace: v.sandbox.Namespace, Name: v.sandbox.Name, UID: v.sandbox.UID}

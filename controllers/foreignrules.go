@@ -2,12 +2,7 @@ package controllers
 
 import (
 	"fmt"
-	"slices"
 	"strings"
-
-	corev1 "k8s.io/api/core/v1"
-
-	"istio-pod-network-controller/internal/podreport"
 )
 
 const (
@@ -35,23 +30,4 @@ func (f Findings) notes(settings []string) string {
 		note += line
 	}
 	return strings.Join(append([]string{note}, settings...), "\n")
-}
-
-// recordNotes makes an event of each note that the pod did not have. before is the pod as it was. An unchanged note about foreign rules makes none,
-// whatever else has changed.
-func (w *Writer) recordNotes(r Report, before *corev1.Pod) {
-	said, ok := detailsOn(before)
-	if ok && said.Notes == truncate(r.Notes) {
-		return
-	}
-	known := strings.Split(said.Notes, "\n")
-	for note := range strings.Lines(r.Notes) {
-		note, reason := strings.TrimSpace(note), podreport.ReasonNote
-		if strings.HasPrefix(note, foreignNote) {
-			if reason = podreport.ReasonRulesPreempted; ok && slices.Contains(known, note) {
-				continue
-			}
-		}
-		w.recorder.Eventf(before, nil, corev1.EventTypeWarning, reason, "Redirect", "%s", truncate(note))
-	}
 }

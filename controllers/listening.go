@@ -11,18 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/podreport"
 )
-
-// Listeners reads the listening TCP sockets of a pod.
-type Listeners interface {
-	// Listening returns the ports that others can reach: at another address than the pod's loopback ones, and of another user than the proxy's, which
-	// isProxy knows by the node's number. They are sorted, and bounded in number.
-	Listening(ctx context.Context, at podnet.Place, isProxy func(uid uint32) bool) ([]uint16, error)
-	// Unheard returns the given ports on which nobody listens.
-	Unheard(ctx context.Context, at podnet.Place, ports []uint16) ([]uint16, error)
-}
 
 // listeningPause is the least time between two reports of the ports of a pod. The kernel captures a new port at once, whatever the report says.
 const listeningPause = time.Minute
@@ -59,17 +49,6 @@ func listening(ctx context.Context, from Listeners, v visit, found Findings) (no
 		return found, ""
 	}
 	return found, "inbound ports that are captured now: " + list
-}
-
-// idsOfPod is how many users a pod with hostUsers: false has. The kubelet gives it numbers of the node that begin at a multiple of it (KEP-127).
-const idsOfPod = 65536
-
-// isProxy reports whether a user of the node is the pod's proxy.
-func (v visit) isProxy(uid uint32) bool {
-	if own := v.pod.Spec.HostUsers; own != nil && !*own {
-		uid %= idsOfPod
-	}
-	return uid == v.intent.Spec.ProxyUID
 }
 
 // proxyPatience is how long after its start a pod's proxy may not listen yet, and the time between two looks at a proxy that listens.

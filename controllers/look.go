@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"context"
 	"errors"
 
 	corev1 "k8s.io/api/core/v1"
@@ -44,4 +45,70 @@ func latest(s, known podnet.Sandbox) podnet.Sandbox {
 		return known
 	}
 	return s
+}
+
+// Look calls read with what the agent knows of a pod. It never takes the pod's turn, so no call of Ensure waits for it. If one works on the pod
+// meanwhile, read is called again; after some attempts, or if a call is under way, the error is ErrBusy.
+func (p *Programmer) Look(ctx context.Context, s podnet.Sandbox, read func(context.Context, Looked) error) error {
+	ticket := p.turns.join(s.UID)
+	defer ticket.leave()
+	for range lookAttempts {
+		if !ticket.mark() {
+			return ErrBusy
+		}
+		looked, err := p.look(ctx, visit{by: looking, sandbox: s, turn: ticket})
+		if err == nil {
+			err = read(ctx, looked)
+		}
+		if ticket.unchanged() {
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return ErrBusy
+}
+
+// look is attempt without its effects.
+func (p *Programmer) look(ctx context.Context, v visit) (out Looked, err error) {
+	if v, err = p.read(ctx, v); err != nil {
+		return out, err
+	}
+	out = Looked{Pod: v.pod, Namespace: v.ns, Config: withProxies(ctx, p.Config, p.Proxies, v.sandbox), Intent: v.intent, Invalid: v.wrong}
+	if v.wrong == nil && v.intent.Refused != "" {
+		out.Invalid = errors.New(v.intent.Refused)
+	}
+	out.Entry, _ = p.Ledger.Of(v.sandbox.UID)
+	if v.intent.Reason == intent.HostNetwork || v.intent.Reason == intent.Finished {
+		out.Absent = errors.New(string(v.intent.Reason))
+		return out, nil
+	}
+	v.sandbox = latest(v.sandbox, out.Entry.Sandbox)
+	if v.sandbox, out.Absent = (locator{p}).find(ctx, v); out.Absent != nil {
+		return out, nil //nolint:nilerr // the error is a part of the answer
+	}
+	out.Sandbox = v.sandbox
+	if v.intent.Redirect && !p.Config.Supports(v.sandbox.RuntimeHandler) {
+		out.Intent = intent.Intent{Reason: intent.UnsupportedRuntime, Asked: v.intent.Asked}
+	}
+	known := out.Entry.compiled
+	if out.Entry.Sandbox.ID != v.sandbox.ID {
+		known = nil
+	}
+	switch {
+	case out.Invalid == nil && out.Intent.Redirect:
+		want, err := p.compiler.compile(specOf(v))
+		if err != nil {
+			out.Invalid = err
+			return out, nil //nolint:nilerr // it is part of the answer
+		}
+		out.Want = &want.rules
+	case out.Invalid == nil && out.Intent.Removes():
+	case known != nil:
+		out.Want, out.Kept = &known.rules, true
+	default:
+		out.Unknown = true
+	}
+	return out, nil
 }

@@ -169,3 +169,6 @@ func (q *queue) absent(pod *corev1.Pod) time.Duration {
 	}
 	return jitter.Full(2 * min(max(now.Sub(since)/5, firstDelay), lastDelay))
 }
+
+// ensureTimeout bounds one call of Ensure, with the runtime's and the kernel's answers.
+const ensureTimeout = 10 * time.Second

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -234,4 +235,23 @@ func (w *Writer) Forget(uid string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.last, uid)
+}
+
+// recordNotes makes an event of each note that the pod did not have. before is the pod as it was. An unchanged note about foreign rules makes none,
+// whatever else has changed.
+func (w *Writer) recordNotes(r Report, before *corev1.Pod) {
+	said, ok := detailsOn(before)
+	if ok && said.Notes == truncate(r.Notes) {
+		return
+	}
+	known := strings.Split(said.Notes, "\n")
+	for note := range strings.Lines(r.Notes) {
+		note, reason := strings.TrimSpace(note), podreport.ReasonNote
+		if strings.HasPrefix(note, foreignNote) {
+			if reason = podreport.ReasonRulesPreempted; ok && slices.Contains(known, note) {
+				continue
+			}
+		}
+		w.recorder.Eventf(before, nil, corev1.EventTypeWarning, reason, "Redirect", "%s", truncate(note))
+	}
 }
