@@ -274,3 +274,12 @@ func (r Ruleset) View() View {
 	}
 	return v
 }
+
+// String returns the users as annotations have them: 1000, 1000-1999, or 1000-1999:443.
+func (u Users) String() string {
+	text := u.cond().valueText()
+	if u.Port != 0 {
+		text += fmt.Sprintf(":%d", u.Port)
+	}
+	return text
+}

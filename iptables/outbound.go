@@ -5,14 +5,6 @@ import (
 	"slices"
 )
 
-const (
-	dnsPort      = 53
-	resolverPort = 15053 // where the proxy's agent answers, on loopback only
-	// refusedPort is a port without a listener, so that a connection that is redirected there is refused at once. It is tcpmux (RFC 1078),
-	// which is not in use any more.
-	refusedPort = 1
-)
-
 // outbound returns the chains for packets that the pod sends.
 func outbound(s Spec, d *declared) []Chain {
 	r := &rules{}

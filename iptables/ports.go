@@ -92,28 +92,3 @@ func SplitPorts(joined []PortRange) (ports []uint16, ranges []PortRange) {
 func containsPort(ports []uint16, ranges []PortRange, port uint16) bool {
 	return slices.Contains(ports, port) || slices.ContainsFunc(ranges, func(r PortRange) bool { return r.Contains(port) })
 }
-
-// portSet returns a set of ports, of intervals if there are ranges.
-func portSet(name string, ports []uint16, ranges []PortRange) Set {
-	if len(ranges) == 0 {
-		return Set{Name: name, Kind: PortSet, Ports: canonicalPorts(ports)}
-	}
-	return Set{Name: name, Kind: RangeSet, Ranges: JoinPorts(ports, ranges)}
-}
-
-// portLists returns the set's ports in lists for multiport of iptables, which has 15 slots. A range takes two.
-func (s Set) portLists() (lists []string) {
-	slots := 0
-	for _, r := range slices.Concat(single(s.Ports), s.Ranges) {
-		size := 1
-		if r.First != r.Last {
-			size = 2
-		}
-		if slots += size; len(lists) == 0 || slots > maxMultiport {
-			lists, slots = append(lists, r.text(":")), size
-			continue
-		}
-		lists[len(lists)-1] += "," + r.text(":")
-	}
-	return lists
-}

@@ -3,6 +3,7 @@ package iptables
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -207,4 +208,29 @@ func protocolOf(conds []Cond) string {
 		}
 	}
 	return ""
+}
+
+// portLists returns the set's ports in lists for multiport of iptables, which has 15 slots. A range takes two.
+func (s Set) portLists() (lists []string) {
+	slots := 0
+	for _, r := range slices.Concat(single(s.Ports), s.Ranges) {
+		size := 1
+		if r.First != r.Last {
+			size = 2
+		}
+		if slots += size; len(lists) == 0 || slots > maxMultiport {
+			lists, slots = append(lists, r.text(":")), size
+			continue
+		}
+		lists[len(lists)-1] += "," + r.text(":")
+	}
+	return lists
+}
+
+func joined(numbers []uint32, by string) string {
+	words := make([]string, len(numbers))
+	for i, n := range numbers {
+		words[i] = strconv.FormatUint(uint64(n), 10)
+	}
+	return strings.Join(words, by)
 }

@@ -74,3 +74,11 @@ func (d *declared) add(s Set) {
 		*d = append(*d, s)
 	}
 }
+
+// portSet returns a set of ports, of intervals if there are ranges.
+func portSet(name string, ports []uint16, ranges []PortRange) Set {
+	if len(ranges) == 0 {
+		return Set{Name: name, Kind: PortSet, Ports: canonicalPorts(ports)}
+	}
+	return Set{Name: name, Kind: RangeSet, Ranges: JoinPorts(ports, ranges)}
+}

@@ -2,20 +2,6 @@ package iptables
 
 import "slices"
 
-// The first mark is Istio's number, because its proxy sets it itself. The routing table is ours alone: Istio's is 133, and a rule or
-// route there may be Istio's.
-const (
-	markDiverted = 1337 // delivered to the proxy; the proxy also sets it on what it sends with a client's address as source
-	markSelf     = 1338 // the proxy reaching its own pod
-
-	// RouteMark and RouteTable are Routing's.
-	RouteMark  = markDiverted
-	RouteTable = 15006
-)
-
-// commentInName is the comment of the rules for what the proxy sends to the application with a client's address as its source.
-const commentInName = "the proxy's connections in a client's name"
-
 // divert returns the chains for packets that reach the pod, before any address is rewritten: they drop invalid packets, and in TPROXY mode
 // give packets to the proxy's socket unchanged.
 func divert(s Spec, d *declared, others []Chain) (out []Chain) {

@@ -117,14 +117,6 @@ func (r Rule) traffic(sets []Set) string {
 	return strings.Join(words, " ")
 }
 
-func joined(numbers []uint32, by string) string {
-	words := make([]string, len(numbers))
-	for i, n := range numbers {
-		words[i] = strconv.FormatUint(uint64(n), 10)
-	}
-	return strings.Join(words, by)
-}
-
 // phrases begin what is said of a condition, and of a negated one. With a number it is all that is said; else the value follows.
 func phrases() map[Cond][2]string {
 	return map[Cond][2]string{

@@ -2,13 +2,6 @@ package iptables
 
 import "slices"
 
-// Zones of connection tracking separate two exchanges that may have the same addresses and ports: the proxy's with the real
-// resolver, and the application's with the proxy (istio/istio#33469).
-const (
-	zoneUpstream = 1
-	zoneLocal    = 2
-)
-
 // zones returns the chains that separate them, if DNS is captured. What is asked upstream has a zone one way: no packet that reaches the pod needs
 // a rule, and answers find their connection even if somebody translates it.
 func zones(s Spec) []Chain {

@@ -19,9 +19,6 @@ const (
 	endedUnknown = "it has ended, and the runtime no longer knows how"
 	// endedUntold is said of a proxy until the runtime tells how it has ended.
 	endedUntold = "it has ended"
-	// wordsTime is how long after a proxy's end its log is read again: the runtime may write the last lines after it has said that the proxy
-	// has ended.
-	wordsTime = 5 * time.Second
 )
 
 // afterExits returns the sandbox with the containers that this agent sees for the first time, and with ends of processes. A proxy whose process has

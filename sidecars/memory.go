@@ -16,6 +16,9 @@ const (
 	firstPause = 50 * time.Millisecond
 	lastPause  = 10 * time.Second
 	stableTime = time.Minute
+	// wordsTime is how long after a proxy's end its log is read again: the runtime may write the last lines after it has said that the proxy
+	// has ended.
+	wordsTime = 5 * time.Second
 )
 
 // memory is what is remembered of a sandbox between its reconciles. It may be lost at any time. A reconcile replaces it: it never writes to a map of
