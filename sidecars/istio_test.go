@@ -3,6 +3,7 @@ package sidecars
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path"
@@ -260,4 +261,43 @@ func TestIstio_longAnnotation_isSaidInShort(t *testing.T) {
 			t.Errorf("a message of %d bytes, a failure of %d", len(said.Message), len(said.Failure))
 		}
 	})
+}
+
+// While the control plane's ConfigMaps cannot be used, a proxy that ends is followed by one with the last configuration that made a proxy ready, also
+// in another pod and by the next agent. The ManagedProxy says so.
+func TestIstio_controlPlaneUnusable_lastConfigurationIsUsed(t *testing.T) {
+	for name, breaks := range map[string]func(*fakeNode){
+		"it cannot be read":     func(n *fakeNode) { n.meshed.fails = errors.New("away") },
+		"its text is broken":    func(n *fakeNode) { n.meshed.mesh = "{" },
+		"it has other ports":    func(n *fakeNode) { n.meshed.mesh += "proxyInboundListenPort: 16006\n" },
+		"its values are broken": func(n *fakeNode) { n.meshed.values = "{" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+				withMesh(n)
+				m, stop := agent()
+				m.Follow(sandboxOf("u1"))
+				after(time.Second)
+				n.change(func() { breaks(n) })
+				n.end("c001", 1)
+				after(5 * time.Second)
+				said := n.mustSay(t, "u1", v1alpha1.Running, true)
+				if said.Epoch == 0 || !strings.Contains(said.Message, "the last configuration that worked on this node") {
+					t.Errorf("it says %+v", said)
+				}
+				stop()
+				m, stop = agent()
+				defer stop()
+				m.Follow(sandboxOf("u2"))
+				after(5 * time.Second)
+				n.mustSay(t, "u2", v1alpha1.Running, true)
+				n.change(func() { withMesh(n) })
+				n.end(fmt.Sprintf("c%03d", n.next), 1)
+				after(2 * time.Minute)
+				if said := n.mustSay(t, "u2", v1alpha1.Running, true); said.Epoch == 0 || strings.Contains(said.Message, "the last configuration") {
+					t.Errorf("once it can be used again it says %+v", said)
+				}
+			})
+		})
+	}
 }

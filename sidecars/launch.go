@@ -1,6 +1,7 @@
 package sidecars
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -21,6 +22,9 @@ type launch struct {
 	instance profile.Instance
 	// owner is the proxy's user and group as the node sees them, to which its files belong.
 	owner home.Owner
+	// sources is what Istio's proxy was computed from. outdated says why that is not what the control plane has now, or is "".
+	sources  *istio.Sources
+	outdated string
 }
 
 // prepare readies what a proxy's container is made from: image, directories, files, and secrets.
@@ -38,7 +42,7 @@ func prepare(ctx context.Context, m *Manager, o observed, p *profile.Version, ep
 	}
 	l.instance = profile.Instance{Version: p, Pod: withAddresses(pod, addresses), Sandbox: o.key.Sandbox, Epoch: epoch, Restart: o.choice.Restart}
 	if p.Spec.Istio != nil {
-		if l.instance, err = withIstio(ctx, l.instance, m.ControlPlanes); err != nil {
+		if l, err = l.withIstio(ctx, m); err != nil {
 			return l, err
 		}
 	}
@@ -64,14 +68,45 @@ func prepare(ctx context.Context, m *Manager, o observed, p *profile.Version, ep
 	return l, o.home.GrantSecrets(ctx, m.Secrets, l.instance, l.owner)
 }
 
-// withIstio returns an instance with what Istio's injector would have added to the pod.
-func withIstio(ctx context.Context, i profile.Instance, from ControlPlanes) (profile.Instance, error) {
-	get := func(namespace, name string) (*corev1.ConfigMap, error) { return from.ConfigMapOf(ctx, namespace, name) }
-	mesh, err := istio.ReadMesh(*i.Version.Spec.Istio, get)
-	if err != nil {
-		return i, err
+// withIstio adds what Istio's injector would have added to the pod. While the control plane's ConfigMaps cannot be used, it is computed from what made
+// the last proxy of the profile ready on the node.
+func (l launch) withIstio(ctx context.Context, m *Manager) (launch, error) {
+	of := *l.instance.Version.Spec.Istio
+	of.Namespace = cmp.Or(of.Namespace, istio.DefaultNamespace)
+	get := func(namespace, name string) (*corev1.ConfigMap, error) {
+		return m.ControlPlanes.ConfigMapOf(ctx, namespace, name)
 	}
-	return i.WithIstio(mesh)
+	last := m.good.Istio(l.instance.Version.Name, of)
+	sources, why := istio.Read(of, get)
+	if why == nil {
+		now := &sources
+		if last != nil && *last == sources {
+			now = last // one text for all pods
+		}
+		var out launch
+		if out, why = l.computed(now); why == nil {
+			return out, nil
+		}
+	}
+	if last == nil {
+		return l, why
+	}
+	out, err := l.computed(last)
+	if err != nil {
+		return l, why
+	}
+	out.outdated = "its proxy has the last configuration that worked on this node, since the control plane's cannot be used: " + why.Error()
+	return out, nil
+}
+
+func (l launch) computed(from *istio.Sources) (launch, error) {
+	mesh, err := from.Parse()
+	if err != nil {
+		return l, err
+	}
+	l.sources = from
+	l.instance, err = l.instance.WithIstio(mesh)
+	return l, err
 }
 
 // create makes a proxy's container, and before that what it needs, and its epoch in a line of Envoys.
@@ -99,12 +134,12 @@ func create(ctx context.Context, m *Manager, o observed, mem memory, p *profile.
 	if o.home.Notes().Finished(time.Now()) { // while the proxy was readied
 		return o, mem, sidecar.ErrGone
 	}
-	mem.epoch = max(mem.epoch, a.Epoch+1)
+	mem.epoch, mem.outdated = max(mem.epoch, a.Epoch+1), l.outdated
 	id, err := m.Runtime.Create(ctx, l.spec(o.home))
 	if err != nil {
 		return o, mem, err
 	}
-	return o.with(id, proxy{seenSince: time.Now(), epoch: a.Epoch, hash: p.Hash, madeUnder: o.choice.Profile.Hash}), mem, nil
+	return o.with(id, proxy{seenSince: time.Now(), epoch: a.Epoch, hash: p.Hash, madeUnder: o.choice.Profile.Hash, sources: l.sources}), mem, nil
 }
 
 // shareListeners readies a sandbox for a proxy that listens beside its predecessor (nil: there is none). The error says why it cannot. A kernel

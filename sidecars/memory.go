@@ -7,6 +7,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/printable"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/istio"
 	"istio-pod-network-controller/sidecars/probe"
 	"istio-pod-network-controller/sidecars/profile"
 )
@@ -37,6 +38,7 @@ type memory struct {
 	secretsAt time.Time // when the secrets were checked last
 	stale     string    // why a secret is not up to date, or ""
 	unmoved   string    // why an upgrade may lose connections, or ""
+	outdated  string    // why the last proxy was not computed from what its control plane has, or ""
 }
 
 // listed is the runtime's last list of a pod's proxies. Each reconcile makes a new one, except while the agent only waits for a new proxy to be
@@ -83,7 +85,8 @@ type proxy struct {
 	seenSince time.Time // since when this agent knows it
 	found     bool      // this agent has not made it
 	probes    probe.Results
-	watched   bool // its end is waited for
+	sources   *istio.Sources // what this agent computed it from, nil if it is not Istio's
+	watched   bool           // its end is waited for
 	exit      exit
 	stopped   bool // this agent has ended it
 }

@@ -58,9 +58,28 @@ type values struct {
 	}
 }
 
-// ReadMesh reads the two ConfigMaps of a control plane, which get returns by their names; nil is for a missing one.
+// DefaultNamespace is where a control plane is unless its profile says otherwise.
+const DefaultNamespace = "istio-system"
+
+// Sources are the texts in a control plane's ConfigMaps of which its proxies are computed.
+type Sources struct {
+	Of     v1alpha1.Istio `json:"of"`
+	Mesh   string         `json:"mesh"`
+	Values string         `json:"values"`
+}
+
+// ReadMesh reads and parses the ConfigMaps of a control plane.
 func ReadMesh(of v1alpha1.Istio, get func(namespace, name string) (*corev1.ConfigMap, error)) (*Mesh, error) {
-	of.Namespace = cmp.Or(of.Namespace, "istio-system")
+	s, err := Read(of, get)
+	if err != nil {
+		return nil, err
+	}
+	return s.Parse()
+}
+
+// Read reads the two ConfigMaps of a control plane, which get returns by their names; nil is for a missing one.
+func Read(of v1alpha1.Istio, get func(namespace, name string) (*corev1.ConfigMap, error)) (Sources, error) {
+	of.Namespace = cmp.Or(of.Namespace, DefaultNamespace)
 	texts := map[string]string{}
 	for _, part := range []struct{ name, key string }{{"istio", "mesh"}, {"istio-sidecar-injector", "values"}} {
 		name, key := part.name, part.key
@@ -70,21 +89,26 @@ func ReadMesh(of v1alpha1.Istio, get func(namespace, name string) (*corev1.Confi
 		found, err := get(of.Namespace, name)
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("read ConfigMap %s/%s: %w", of.Namespace, name, err)
+			return Sources{}, fmt.Errorf("read ConfigMap %s/%s: %w", of.Namespace, name, err)
 		case found == nil:
-			return nil, fmt.Errorf("there is no ConfigMap %s/%s: Istio's control plane with revision %q is missing (a tag of a revision has none), see spec.istio of the profile", of.Namespace, name, of.Revision)
+			return Sources{}, fmt.Errorf("there is no ConfigMap %s/%s: Istio's control plane with revision %q is missing (a tag of a revision has none), see spec.istio of the profile", of.Namespace, name, of.Revision)
 		}
 		text, has := found.Data[key]
 		if !has {
-			return nil, fmt.Errorf("ConfigMap %s/%s has no key %s", of.Namespace, name, key)
+			return Sources{}, fmt.Errorf("ConfigMap %s/%s has no key %s", of.Namespace, name, key)
 		}
 		texts[key] = text
 	}
-	m, err := parse(texts["mesh"], texts["values"])
+	return Sources{of, texts["mesh"], texts["values"]}, nil
+}
+
+// Parse reads the texts.
+func (s Sources) Parse() (*Mesh, error) {
+	m, err := parse(s.Mesh, s.Values)
 	if err != nil {
-		return nil, fmt.Errorf("control plane of Istio in namespace %q, revision %q: %w", of.Namespace, of.Revision, err)
+		return nil, fmt.Errorf("control plane of Istio in namespace %q, revision %q: %w", s.Of.Namespace, s.Of.Revision, err)
 	}
-	m.of = of
+	m.of = s.Of
 	return m, nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/sidecars/home"
+	"istio-pod-network-controller/sidecars/istio"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -35,6 +36,8 @@ type goodVersion struct {
 	Spec v1alpha1.ProxyProfileSpec `json:"spec"`
 	// Earlier are the good versions before it, newest first: until all proxies are upgraded some are of these.
 	Earlier []v1alpha1.ProxyProfileSpec `json:"earlier,omitempty"`
+	// Istio is what the last ready proxy of a profile with istio was computed of.
+	Istio *istio.Sources `json:"istio,omitempty"`
 	// Failed is the hash of the version that failed last in the place of one of this version, or "".
 	Failed string `json:"failed,omitempty"`
 
@@ -71,15 +74,38 @@ func (g *Good) Before(p *profile.Version) (good *profile.Version, earlier []*pro
 func (g *Good) Works(p *profile.Version) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	known, next := g.of(p.Name), &goodVersion{Spec: p.Spec, hash: p.Hash}
+	known := g.of(p.Name)
 	if known.hash == p.Hash {
 		return nil
 	}
+	next := &goodVersion{Spec: p.Spec, Istio: known.Istio, hash: p.Hash}
 	if known.hash != "" {
 		next.Earlier = slices.Insert(known.Earlier[:min(len(known.Earlier), earlierVersions-1)], 0, known.Spec)
 	}
 	g.by[p.Name] = next
 	return g.write(p.Name)
+}
+
+// Computed notes from what a proxy of a profile with istio was computed that has become ready.
+func (g *Good) Computed(profile string, from *istio.Sources) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	known := g.of(profile)
+	if known.hash == "" || known.Istio != nil && *known.Istio == *from {
+		return nil
+	}
+	known.Istio = from
+	return g.write(profile)
+}
+
+// Istio returns what the last ready proxy of a profile was computed from, nil if that is not known, or was of another control plane.
+func (g *Good) Istio(profile string, of v1alpha1.Istio) *istio.Sources {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if known := g.of(profile).Istio; known != nil && known.Of == of {
+		return known
+	}
+	return nil
 }
 
 // Fails notes that a proxy of the present version has failed.
