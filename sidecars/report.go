@@ -56,6 +56,8 @@ func statusOf(o observed, mem memory, d plan.Decision, pulling bool) Status {
 		out.Message = "it does not answer: " + serving.Readiness.Why
 	case mem.stale != "":
 		out.Message = printable.Joined(f.why, mem.stale)
+	case f.why == "" && waitsForDrain(o, mem.upgrades, d):
+		out.Message = "its upgrade waits until an older proxy has finished its connections, or drainSeconds are over"
 	case f.why == "":
 		out.Message = mem.unmoved
 	}
@@ -75,6 +77,12 @@ func statusOf(o observed, mem memory, d plan.Decision, pulling bool) Status {
 		out.FailedHash = o.choice.Hash
 	}
 	return out
+}
+
+// waitsForDrain reports whether the serving proxy is not upgraded since as many proxies run as may.
+func waitsForDrain(o observed, u upgrades, d plan.Decision) bool {
+	serving := o.container(d.Serving)
+	return serving != nil && o.choice.Profile != nil && versionOf(*serving) != o.choice.Hash && isFull(o, u)
 }
 
 // hasFinished reports whether the pod has finished, and its proxy with it.

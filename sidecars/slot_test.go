@@ -111,7 +111,7 @@ func TestTakeTurn_oldProxiesDrain_othersAreUpgraded(t *testing.T) {
 		n.changeTo(m, 3)
 		after(30 * time.Second)
 		n.mustServe(t, uids[5:], 3)
-		n.mustServe(t, uids[:5], 2)
+		n.mustServe(t, uids[:5], 2, "waits until an older proxy has finished its connections")
 		after(10 * time.Minute)
 		n.mustServe(t, uids, 3)
 	})
