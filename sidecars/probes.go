@@ -16,7 +16,7 @@ var errServesNot = errors.New("its admin interface does not say that it serves")
 // ask begins the questions that are due: to the running proxies that do not drain, one at a time to each. Without a profile nobody knows how to
 // ask them: they were left running. Questions go on after the reconcile, until ctx ends.
 func ask(ctx context.Context, m *Manager, e *entry, o observed) observed {
-	proxies := maps.Clone(o.proxies)
+	proxies, asked := maps.Clone(o.proxies), o // which the questions read after this call
 	for _, c := range o.containers {
 		p, present := proxies[c.ID], o.choice.Profile
 		if !o.isAsked(c) || p.probes.Asking {
@@ -32,8 +32,8 @@ func ask(ctx context.Context, m *Manager, e *entry, o observed) observed {
 		}
 		p.probes = p.probes.Begun(q, time.Now())
 		proxies[c.ID] = p
-		answer := func() (serves bool, err error) { return answerOf(ctx, m.Asker, o, c, q) }
-		m.lanes.Ask(ctx, c.ID, q, p.probes, answer, func(r probe.Reply) { m.followed.replied(o.key, e, r, r.Err != nil || !p.probes.IsSteady()) })
+		answer := func() (serves bool, err error) { return answerOf(ctx, m.Asker, asked, c, q) }
+		m.lanes.Ask(ctx, c.ID, q, p.probes, answer, func(r probe.Reply) { m.followed.replied(asked.key, e, r, r.Err != nil || !p.probes.IsSteady()) })
 	}
 	o.proxies = proxies
 	return o

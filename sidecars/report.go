@@ -35,7 +35,7 @@ func report(m *Manager, o observed, mem memory, d decision, pulling bool) memory
 	}
 	status := statusOf(o, mem, d.plan, pulling)
 	status.Paused = status.FailedHash != "" && m.Rollout.Paused(o.choice.Name)
-	m.Reporter.Report(o.sandbox, status)
+	m.followed.update(o.key, func(*entry) { m.Reporter.Report(o.sandbox, status) }) // not of a pod that is forgotten meanwhile
 	return countHealth(m, o, mem, status)
 }
 
