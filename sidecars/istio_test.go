@@ -301,3 +301,18 @@ func TestIstio_controlPlaneUnusable_lastConfigurationIsUsed(t *testing.T) {
 		})
 	}
 }
+
+// An older proxy that is still ready is no news: what the newest one was computed from stays the last configuration that worked.
+func TestIstio_olderProxyStaysReady_newestConfigurationIsKept(t *testing.T) {
+	meshedly(t, nil, func(t *testing.T, n *fakeNode, _ func() (*Manager, func()), m *Manager) {
+		n.change(func() { n.meshed.mesh += "enablePrometheusMerge: false\n" })
+		m.Follow(sandboxOf("u2"))
+		after(5 * time.Second)
+		n.mustSay(t, "u2", v1alpha1.Running, true)
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		if got := m.good.Istio("edge", *n.profile.Spec.Istio); got == nil || got.Mesh != n.meshed.mesh {
+			t.Errorf("kept is %+v", got)
+		}
+	})
+}

@@ -76,18 +76,14 @@ func (l launch) withIstio(ctx context.Context, m *Manager) (launch, error) {
 	get := func(namespace, name string) (*corev1.ConfigMap, error) {
 		return m.ControlPlanes.ConfigMapOf(ctx, namespace, name)
 	}
-	last := m.good.Istio(l.instance.Version.Name, of)
 	sources, why := istio.Read(of, get)
 	if why == nil {
-		now := &sources
-		if last != nil && *last == sources {
-			now = last // one text for all pods
-		}
 		var out launch
-		if out, why = l.computed(now); why == nil {
+		if out, why = l.computed(&sources); why == nil {
 			return out, nil
 		}
 	}
+	last := m.good.Istio(l.instance.Version.Name, of)
 	if last == nil {
 		return l, why
 	}

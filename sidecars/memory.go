@@ -85,7 +85,7 @@ type proxy struct {
 	seenSince time.Time // since when this agent knows it
 	found     bool      // this agent has not made it
 	probes    probe.Results
-	sources   *istio.Sources // what this agent computed it from, nil if it is not Istio's
+	sources   *istio.Sources // what this agent computed Istio's proxy from, until it is ready
 	watched   bool           // its end is waited for
 	exit      exit
 	stopped   bool // this agent has ended it

@@ -51,7 +51,7 @@ func reconcile(whole context.Context, m *Manager, e *entry, s podnet.Sandbox, in
 	if waitsForAnswer(o) {
 		return mem, sweepInterval, nil
 	}
-	o.versions = noteGood(ctx, m, o)
+	o = noteGood(ctx, m, o)
 
 	slot, askAt := takeSlot(ctx, m, o, mem)
 	d := decide(o, mem, slot, nobodyListens(ctx, m.Asker, o), time.Now())

@@ -18,19 +18,22 @@ const (
 	lossPause = 5 * time.Minute
 )
 
-// noteGood notes that the profile's present version works, and from what a proxy of Istio was computed, once a proxy is ready. It returns what the node then knows of versions.
-func noteGood(ctx context.Context, m *Manager, o observed) versions {
+// noteGood notes that the profile's present version works once a proxy of it is ready, and, once for each proxy of Istio, what it was computed from.
+func noteGood(ctx context.Context, m *Manager, o observed) observed {
 	p := o.choice.Profile
 	works := func(c sidecar.Container) bool { return versionOf(c) == p.Hash && o.isReady(c) }
 	if p != nil && slices.ContainsFunc(o.containers, works) {
 		logUnnoted(ctx, p, m.good.Works(p))
 	}
 	for _, c := range o.containers {
-		if from := o.proxies[c.ID].sources; p != nil && from != nil && o.isReady(c) {
-			logUnnoted(ctx, p, m.good.Computed(p.Name, from))
+		if known := o.proxies[c.ID]; p != nil && known.sources != nil && o.isReady(c) {
+			logUnnoted(ctx, p, m.good.Computed(p.Name, known.sources))
+			known.sources = nil
+			o = o.with(c.ID, known)
 		}
 	}
-	return versionsOf(m, p)
+	o.versions = versionsOf(m, p)
+	return o
 }
 
 // takeSlot returns the sandbox's upgrade slot, and without one when to ask for it if not now.
