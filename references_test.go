@@ -65,7 +65,7 @@ type checkedPackage struct {
 	references map[string]map[string]string
 }
 
-// listedPackage is what the go command says of a package.
+// listedPackage is a package in the output of go list.
 type listedPackage struct {
 	ImportPath, Dir, Export string
 	GoFiles                 []string

@@ -76,7 +76,7 @@ func stop(ctx context.Context, m *Manager, o observed, mem memory, version *prof
 }
 
 // drain tells a proxy to finish its connections, and then notes that it did: if the agent is killed in between, the next one tells it again. Until
-// then home.Telling says why the proxy may end. A proxy that could not be told is told later.
+// then home.Telling says why the proxy may end. If the signal fails, the next reconcile sends it again.
 func drain(ctx context.Context, m *Manager, o observed, a plan.Action) error {
 	c := o.container(a.ID)
 	if c != nil && c.StopSignal != "" { // an Envoy's successor tells it; without a handover it is ended at DrainLimit

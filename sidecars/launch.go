@@ -22,7 +22,7 @@ type launch struct {
 	instance profile.Instance
 	// owner is the proxy's user and group as the node sees them, to which its files belong.
 	owner home.Owner
-	// sources is what Istio's proxy was computed from. outdated says why that is not what the control plane has now, or is "".
+	// sources are the ConfigMaps of Istio's proxy. outdated says why they are not the control plane's present ones, or is "".
 	sources  *istio.Sources
 	outdated string
 }

@@ -112,8 +112,8 @@ func afterEnds(o observed, last failures, read ends, hung []string, now time.Tim
 	return o, last, out
 }
 
-// afterExit returns the sandbox after a container has exited. Whether a proxy is started again may depend on how it has ended: until that is told it
-// counts as running.
+// afterExit returns the sandbox after a container has exited. With restartPolicy OnFailure it counts as running until the runtime
+// tells how it has ended: the next start depends on that.
 func afterExit(o observed, i int, read ends, out news, now time.Time) (observed, news) {
 	c := o.containers[i]
 	p, how := o.proxies[c.ID], read.of[c.ID]

@@ -22,7 +22,7 @@ const (
 	wordsTime = 5 * time.Second
 )
 
-// memory is what is remembered of a sandbox between its reconciles. It may be lost at any time. A reconcile replaces it: it never writes to a map of
+// memory holds the facts about a sandbox that outlast a reconcile. It may be lost at any time. A reconcile replaces it: it never writes to a map of
 // the last one.
 type memory struct {
 	since time.Time // when the sandbox was first seen
@@ -42,7 +42,7 @@ type memory struct {
 }
 
 // listed is the runtime's last list of a pod's proxies. Each reconcile makes a new one, except while the agent only waits for a new proxy to be
-// ready: then a list is used for listFor. All changes meanwhile are the agent's own, or ends of processes, of which it is told.
+// ready: then a list is used for listFor. All other changes cause a new list: the agent makes them itself, or is told of the end of a process.
 type listed struct {
 	containers []sidecar.Container
 	at         time.Time
@@ -61,7 +61,7 @@ type failures struct {
 	whyOnly, logPath, untold string
 }
 
-// upgrades is what became of versions of the profile in the sandbox.
+// upgrades has the results of versions of the profile in the sandbox.
 type upgrades struct {
 	lastAt time.Time // when a new version took over
 	// noHandover is the hash of the version that cannot take over from what runs, so that this is ended first.
@@ -76,7 +76,7 @@ type upgrades struct {
 	standIns  int
 }
 
-// proxy is what is remembered of a container.
+// proxy holds the facts about a container.
 type proxy struct {
 	epoch uint32
 	hash  string // of the profile's version that it is of
@@ -91,7 +91,7 @@ type proxy struct {
 	stopped   bool // this agent has ended it
 }
 
-// exit is what is known of a proxy's end.
+// exit describes a proxy's end.
 type exit struct {
 	// at is when this agent learned that its process has ended; zero: it has not. certain reports whether the kernel has said so, and untold whether
 	// the runtime has not told it yet, or how it has ended.

@@ -137,7 +137,7 @@ type ends struct {
 	isNoFailure, finished bool
 }
 
-// ended is one of them.
+// ended describes the end of one proxy.
 type ended struct {
 	end   sidecar.End
 	err   error

@@ -50,7 +50,7 @@ func watch(ctx context.Context, m *Manager, key podnet.Key, mem memory) memory {
 	return mem
 }
 
-// tellAgain returns the time until the next reconcile: again, or less while the runtime does not tell of an end.
+// tellAgain returns the pause until the next reconcile: shorter than again while the runtime still lists an ended proxy as running.
 func tellAgain(o observed, again time.Duration) time.Duration {
 	for _, c := range o.containers {
 		if p := o.proxies[c.ID]; p.exit.untold {

@@ -31,7 +31,7 @@ const finishedNote = "finished"
 // if it does not, the application may have been started again after all.
 const FinishedFor = 30 * time.Second
 
-// Notes is what state.json in a home has: the noted facts, and when each was noted, as time of the node's monotonic clock. That clock starts with
+// Notes are the facts in a home's state.json, each with the time of its note by the node's monotonic clock. That clock starts with
 // the node, as the home does, and nobody sets it. The file is replaced as a whole.
 type Notes map[string]time.Duration
 

@@ -34,7 +34,7 @@ type Version struct {
 	Spec v1alpha1.ProxyProfileSpec
 	// Hash identifies everything that a running proxy depends on.
 	Hash string
-	// Number orders the versions of a profile: whoever reads them counts. Versions with the same number are not ordered.
+	// Number orders the versions of a profile: a higher one was read later. Equal numbers say nothing.
 	Number uint64
 
 	namespaces labels.Selector

@@ -183,7 +183,7 @@ func TestMay_rotation_isNotPaused(t *testing.T) {
 	}
 }
 
-// Whoever waits is told of a slot once, as many as there are slots, and in the order in which they have asked.
+// Each free slot wakes one waiting sandbox, once, in the order of the questions.
 func TestDone_turnEnds_nextAreReturned(t *testing.T) {
 	no := false
 	r, p := &Queue{}, version("v1", &no)
