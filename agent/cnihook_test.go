@@ -276,7 +276,7 @@ func (c chosen) Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) 
 type oneProxy struct{ controllers.Proxies }
 
 func (oneProxy) Managed(context.Context, podnet.Sandbox, string, *corev1.Pod, *corev1.Namespace) *intent.ManagedProxy {
-	return &intent.ManagedProxy{Profile: "edge", UID: 1337, GID: 1337, OutboundPort: 15001, InboundPort: 15006}
+	return &intent.ManagedProxy{Profile: "edge", Owner: intent.Owner{UID: 1337, GID: 1337}, OutboundPort: 15001, InboundPort: 15006}
 }
 
 func (oneProxy) Follow(podnet.Sandbox, controllers.Hook, string) {}

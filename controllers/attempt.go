@@ -27,8 +27,8 @@ func (p *Programmer) attempt(ctx context.Context, v visit) (Result, error) {
 		out = outcome{result: Failed, err: err, note: retry(v.sandbox)}
 	case v.wrong != nil:
 		out = p.refuse(ctx, v)
-	case v.intent.Refused != "":
-		out = p.refuseProxy(ctx, v)
+	case v.intent.Refused != "" || v.intent.Later:
+		out = p.withoutProxy(ctx, v)
 	case v.intent.Redirect:
 		out = p.program(ctx, v)
 	case v.intent.Removes():
@@ -182,7 +182,7 @@ func (p *Programmer) remove(ctx context.Context, v visit) outcome {
 		end()
 		return p.fail(ctx, v, fmt.Errorf("remove rules: %w", err))
 	}
-	led(p.Proxies, v.sandbox, "")
+	led(p.Proxies, v.sandbox, nil)
 	follow(p.Proxies, v, "")
 	before, known := p.Ledger.Of(v.sandbox.UID)
 	said := known && before.State == Removed && before.Sandbox.ID == v.sandbox.ID // then the pod has the report already
@@ -244,6 +244,9 @@ func (p *Programmer) skip(ctx context.Context, v visit) outcome {
 	kept := false
 	if v.sandbox, kept, err = p.keep(ctx, v); err != nil {
 		return unseen(ctx, v, err)
+	}
+	if !kept { // a proxy that was to be its first one ends
+		v.turn.ifLast(func() { led(p.Proxies, v.sandbox, nil); follow(p.Proxies, v, "") })
 	}
 	if kept {
 		known, _ := p.Ledger.Of(v.sandbox.UID) // with what was found just now

@@ -59,7 +59,9 @@ func stripPod(obj any) (any, error) {
 	out.Status.ContainerStatuses = nil
 	for i := range pod.Status.ContainerStatuses {
 		s := &pod.Status.ContainerStatuses[i]
-		out.Status.ContainerStatuses = append(out.Status.ContainerStatuses, corev1.ContainerStatus{Name: s.Name, ContainerID: s.ContainerID, User: intent.StripUser(s.User)})
+		out.Status.ContainerStatuses = append(out.Status.ContainerStatuses, corev1.ContainerStatus{
+			Name: s.Name, ContainerID: s.ContainerID, State: corev1.ContainerState{Running: s.State.Running}, User: intent.StripUser(s.User),
+		})
 	}
 	return out, nil
 }

@@ -48,9 +48,12 @@ func (p *Programmer) refuse(ctx context.Context, v visit) outcome {
 	return out
 }
 
-// refuseProxy ends a visit to a pod that has chosen a profile and cannot have a proxy. The pod starts all the same, unless RequireProxies is set,
-// and is not ready. Existing rules stay, and are repaired. A pod whose proxy runs already stays ready: a profile that is taken away takes no pod out of its Services.
-func (p *Programmer) refuseProxy(ctx context.Context, v visit) outcome {
+// withoutProxy ends a visit to a pod that has chosen a profile and gets no rules now. Existing rules stay, and are repaired.
+//
+//   - A pod that cannot have a proxy starts all the same, unless RequireProxies is set, and is not ready. If its proxy runs already it stays ready: a
+//     profile that is taken away takes no pod out of its Services.
+//   - A pod that ran already when it chose its first proxy gets rules once that is ready (Later). Until then it stays as it is.
+func (p *Programmer) withoutProxy(ctx context.Context, v visit) outcome {
 	var err error
 	if v.sandbox, err = (locator{p}).find(ctx, v); err != nil && !absent(err) {
 		return unseen(ctx, v, err)
@@ -60,6 +63,9 @@ func (p *Programmer) refuseProxy(ctx context.Context, v visit) outcome {
 		return outcome{result: Failed, err: err}
 	}
 	v.turn.ifLast(func() { follow(p.Proxies, v, v.intent.Profile) }) // a profile that becomes usable is used at once
+	if v.intent.Later {
+		return outcome{result: Skipped, note: func(l *Ledger) { l.Mark(v.sandbox, "", err != nil) }}
+	}
 	if kept && proxyReady(p.Proxies, v) {
 		known, _ := p.Ledger.Of(v.sandbox.UID) // with what was found just now
 		r := programmed(v, nil, known.Findings, true, "traffic is redirected to the proxy, which runs on as it is: "+v.intent.Refused)

@@ -58,8 +58,8 @@ type Proxies interface {
 	// Follow has the proxy of a sandbox looked after, and does not wait. With profile "", the pod has chosen none: only a proxy that it has
 	// nevertheless is looked after. A call by Verify makes no new look at a sandbox whose proxy is looked after already.
 	Follow(s podnet.Sandbox, by Hook, profile string)
-	// Led is called after rules were applied, which then lead to the proxy of profile, or removed, with profile "".
-	Led(s podnet.Sandbox, profile string)
+	// Led is called after rules were applied, which then lead to the proxy that Managed returned, or removed, with nil.
+	Led(s podnet.Sandbox, to *intent.ManagedProxy)
 	// Ready reports whether the proxy to which the rules lead answers; known is false until it was asked.
 	Ready(s podnet.Sandbox) (ready, known bool)
 	// Forget is for a pod that is gone.

@@ -31,10 +31,10 @@ func follow(proxies Proxies, v visit, profile string) {
 	}
 }
 
-// led notes that the rules now lead to the proxy of profile, or, with "", were removed. The former proxy may end from now on.
-func led(proxies Proxies, s podnet.Sandbox, profile string) {
+// led notes that the rules now lead to a proxy of the agent's, or, with nil, were removed, or lead elsewhere. The former proxy may end from now on.
+func led(proxies Proxies, s podnet.Sandbox, to *intent.ManagedProxy) {
 	if proxies != nil {
-		proxies.Led(s, profile)
+		proxies.Led(s, to)
 	}
 }
 

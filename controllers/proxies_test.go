@@ -22,6 +22,7 @@ type fakeProxies struct {
 	led          []string // profiles
 	moving       string   // the profile that the pod comes from, while the proxy of the one that it has chosen is not ready
 	ready, known bool
+	later        bool // rules come once the proxy is ready
 }
 
 func (p *fakeProxies) Managed(_ context.Context, _ podnet.Sandbox, profile string, _ *corev1.Pod, _ *corev1.Namespace) *intent.ManagedProxy {
@@ -32,9 +33,9 @@ func (p *fakeProxies) Managed(_ context.Context, _ podnet.Sandbox, profile strin
 		return &intent.ManagedProxy{Refused: "there is no profile " + profile}
 	}
 	if p.moving != "" {
-		return &intent.ManagedProxy{Profile: p.moving, UID: 1337, OutboundPort: 15101, InboundPort: 15106}
+		return &intent.ManagedProxy{Profile: p.moving, Owner: intent.Owner{UID: 1337}, OutboundPort: 15101, InboundPort: 15106}
 	}
-	return &intent.ManagedProxy{Profile: profile, UID: 1337, OutboundPort: 15001, InboundPort: 15006}
+	return &intent.ManagedProxy{Profile: profile, Owner: intent.Owner{UID: 1337}, OutboundPort: 15001, InboundPort: 15006, Later: p.later}
 }
 
 func (p *fakeProxies) Follow(s podnet.Sandbox, _ Hook, profile string) {
@@ -43,7 +44,13 @@ func (p *fakeProxies) Follow(s podnet.Sandbox, _ Hook, profile string) {
 	}
 }
 
-func (p *fakeProxies) Led(_ podnet.Sandbox, profile string) { p.led = append(p.led, profile) }
+func (p *fakeProxies) Led(_ podnet.Sandbox, to *intent.ManagedProxy) {
+	profile := ""
+	if to != nil {
+		profile = to.Profile
+	}
+	p.led = append(p.led, profile)
+}
 
 func (p *fakeProxies) Forget(podUID string)                     { p.forgotten = append(p.forgotten, podUID) }
 func (p *fakeProxies) Ready(podnet.Sandbox) (ready, known bool) { return p.ready, p.known }
@@ -274,5 +281,28 @@ func TestTheProxyIsToldWhereTheRulesLead(t *testing.T) {
 	b.ensure(t, Changed)
 	if want := []string{"old", "edge", ""}; !slices.Equal(proxies.led, want) {
 		t.Errorf("led %q, want %q", proxies.led, want)
+	}
+}
+
+// A pod that runs when it chooses its first proxy stays as it was until that is ready: without rules, and without a report. So it is if it takes its
+// choice back before.
+func TestEnsure_firstProxyOfARunningPod_rulesComeWhenItIsReady(t *testing.T) {
+	proxies := &fakeProxies{later: true, known: true}
+	b := choosing(t, "edge", proxies)
+	b.ensure(t, Skipped)
+	if rules := b.backend.rules("/netns/1"); rules != "" || len(b.reporter.reports) > 0 || len(proxies.followed) != 1 || len(proxies.led) > 0 {
+		t.Errorf("rules %q, reported %+v, followed %q, led %q", rules, b.reporter.reports, proxies.followed, proxies.led)
+	}
+	delete(b.pods.pod.Annotations, intent.KeySidecar)
+	b.ensure(t, Skipped)
+	if want := []string{""}; !slices.Equal(proxies.led, want) || len(proxies.followed) != 2 {
+		t.Errorf("it takes its choice back: led %q, followed %q", proxies.led, proxies.followed)
+	}
+	b.pods.pod.Annotations[intent.KeySidecar] = "edge"
+	b.ensure(t, Skipped)
+	proxies.later, proxies.ready = false, true
+	b.ensure(t, Changed)
+	if got := b.lastReport(t); got.Reason != podreport.ReasonInitialized || b.backend.rules("/netns/1") == "" {
+		t.Errorf("its proxy is ready: reported %+v", got)
 	}
 }

@@ -83,7 +83,7 @@ func drain(ctx context.Context, m *Manager, o observed, a plan.Action) error {
 		if err := o.home.Note(home.Telling, a.Epoch); err != nil {
 			return err
 		}
-		if port := o.home.IstioFacts(a.Epoch).AdminPort; port != 0 { // told by a signal alone, it takes connections until it ends
+		if port := o.home.Facts(a.Epoch).AdminPort; port != 0 { // told by a signal alone, it takes connections until it ends
 			if err := m.Asker.Close(ctx, o.sandbox, port); err != nil {
 				log.FromContext(ctx).Error(err, "listeners of Istio's proxy not closed before it drains", "epoch", a.Epoch)
 			}

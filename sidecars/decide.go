@@ -38,7 +38,7 @@ func desired(o observed, mem memory, p *profile.Version, upgrade bool, now time.
 		return plan.Desired{Keep: !o.choice.OptedOut, MaxRunning: 1, HotRestart: hotRestart, StartLimit: time.Hour, DrainLimit: time.Hour}
 	}
 	out := plan.Desired{
-		Wanted: !hasDone(o) && !o.choice.Finished && !o.notes.Finished(now), Keep: true,
+		Wanted: !hasDone(o) && !o.choice.Finished && !o.notes.Finished(now) && (upgrade || !isFirstOfPod(o)), Keep: true,
 		Hash: p.Hash, MaxRunning: p.MaxRunning(), HotRestart: hotRestart, Upgrade: upgrade || !needsSlot(o),
 		StartLimit: time.Duration(p.Spec.Readiness.StartSeconds) * time.Second, DrainLimit: p.DrainLimit(), Epoch: mem.epoch, RetryAt: mem.failures.retryAt(),
 	}

@@ -57,6 +57,11 @@ type fakeNode struct {
 	tidied   int    // containers whose logs were looked at
 	log      string // of every container
 	ownUsers bool   // the pods have a user namespace
+	rules    map[podnet.Key]*fakeRules
+	slow     time.Duration // how long it takes to apply rules
+	earlier  []v1alpha1.ProxyProfileSpec
+	manager  *Manager // the last agent's
+	later    bool     // the pods ran when they chose the profile
 }
 
 // fakeProxy is a container with a proxy. It is ready readyAfter its start; a negative time is never.
@@ -73,7 +78,7 @@ type fakeProxy struct {
 }
 
 func newNode() *fakeNode {
-	n := &fakeNode{buried: make(chan struct{}), containers: map[string]*fakeProxy{}, failures: map[string]error{}, said: map[string]Status{}, chosen: "edge"}
+	n := &fakeNode{buried: make(chan struct{}), containers: map[string]*fakeProxy{}, failures: map[string]error{}, said: map[string]Status{}, rules: map[podnet.Key]*fakeRules{}, chosen: "edge"}
 	n.behave = func(p *fakeProxy) { p.readyAfter, p.drains = 200*time.Millisecond, time.Second }
 	n.profile = v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge", Generation: 1}, Spec: v1alpha1.ProxyProfileSpec{
 		NamespaceSelector: &metav1.LabelSelector{}, Image: "localhost/haproxy:1", Args: []string{"-f", "/etc/sidecar/haproxy.cfg"},
@@ -168,6 +173,7 @@ func (n *fakeNode) Create(_ context.Context, s sidecar.Spec) (string, error) {
 		p.State = sidecar.Exited
 	}
 	n.check()
+	n.checkStart(p)
 	return p.ID, nil
 }
 
@@ -203,6 +209,7 @@ func (n *fakeNode) Signal(_ context.Context, id string, signal unix.Signal) erro
 		time.AfterFunc(c.drains, func() { n.end(id, 0) })
 	}
 	c.drained = true
+	n.checkEnd(c)
 	return nil
 }
 

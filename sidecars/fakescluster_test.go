@@ -50,6 +50,7 @@ func (n *fakeNode) Choice(_ context.Context, s podnet.Sandbox) (Choice, error) {
 	}
 	var err error
 	out.Profile, err = profile.Compile(object)
+	out.Later = n.later && n.rules[s.Key()] == nil
 	return out, errors.Join(err, n.failures["choice"])
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -41,6 +42,11 @@ func prepare(ctx context.Context, m *Manager, o observed, p *profile.Version, ep
 		return l, err
 	}
 	l.instance = profile.Instance{Version: p, Pod: withAddresses(pod, addresses), Sandbox: o.key.Sandbox, Epoch: epoch, Restart: o.choice.Restart}
+	if p.Hash != o.choice.Profile.Hash { // the pod was only compared with the present version
+		if why := p.Unfit(pod); why != "" {
+			return l, errors.New(why)
+		}
+	}
 	if p.Spec.Istio != nil {
 		if l, err = l.withIstio(ctx, m); err != nil {
 			return l, err
@@ -57,6 +63,7 @@ func prepare(ctx context.Context, m *Manager, o observed, p *profile.Version, ep
 		return l, err
 	}
 	err = errors.Join(o.home.Prepare(l.owner), o.home.WriteFiles(epoch, files, l.owner), o.home.ForgetSecrets(epoch), o.home.PrepareIstio(l.instance, l.owner))
+	err = errors.Join(err, o.home.WriteFacts(epoch, home.FactsOf(l.instance)))
 	if err != nil || len(l.instance.Version.Spec.Secrets) == 0 {
 		return l, err
 	}
@@ -114,6 +121,9 @@ func create(ctx context.Context, m *Manager, o observed, mem memory, p *profile.
 	from := o.container(a.From)
 	if from != nil {
 		l.instance.From = &from.Epoch
+		if err := handOver(o, *from, l); err != nil {
+			return o, mem, err
+		}
 	}
 	if p.HotRestarts() {
 		if l.instance.HotRestart, err = joinLine(ctx, m.Prober, o.home, l.spec(o.home), p, from); err != nil {
@@ -136,6 +146,19 @@ func create(ctx context.Context, m *Manager, o observed, mem memory, p *profile.
 		return o, mem, err
 	}
 	return o.with(id, proxy{seenSince: time.Now(), epoch: a.Epoch, hash: p.Hash, madeUnder: o.choice.Profile.Hash, sources: l.sources}), mem, nil
+}
+
+// handOver readies the running proxy for its successor. The error says why it cannot take over: the kernel shares a port (SO_REUSEPORT), and Envoy its
+// memory, only between proxies of one user.
+func handOver(o observed, from sidecar.Container, l launch) error {
+	if l.instance.Version.Spec.Handover == v1alpha1.HandoverHAProxy {
+		return o.home.GiveSocket(from.Epoch, l.owner)
+	}
+	of, next := o.home.Facts(from.Epoch).Proxy, l.instance.Version.ManagedProxy()
+	if of.Profile != "" && of.Owner != next.Owner {
+		return fmt.Errorf("the running proxy stays: it is %s, and the profile's present version is %s, which can take nothing over from it; make the pod anew", of.Owner.Words(), next.Owner.Words())
+	}
+	return nil
 }
 
 // shareListeners readies a sandbox for a proxy that listens beside its predecessor (nil: there is none). The error says why it cannot. A kernel

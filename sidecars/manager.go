@@ -9,6 +9,7 @@
 //	probes.go      asks the proxies
 //	decide.go      what should run, and from which version of the profile
 //	slot.go        whether the sandbox may try the present version
+//	route.go       has the rules lead to the proxy that serves
 //	act.go         does what was decided
 //	launch.go      makes a proxy
 //	hotrestart.go  how an Envoy takes over from another one
@@ -67,6 +68,7 @@ type Manager struct {
 	ControlPlanes ControlPlanes
 	Asker         Asker
 	Reporter      Reporter
+	Routes        Routes
 	Homes         home.Homes
 	Rollout       *rollout.Queue
 	// Started gets the duration of each start: from when a sandbox without a proxy is followed until its first proxy is ready. It may be nil.

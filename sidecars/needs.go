@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/probe"
@@ -70,6 +71,8 @@ type Choice struct {
 	Refusal string
 	// Held reports whether the node may not use Profile yet, which other nodes try first: see Held.
 	Held bool
+	// Later reports whether the pod ran already when it chose its first proxy: it has no rules before that is ready, and needs an upgrade slot for it.
+	Later bool
 	// OptedOut reports whether the pod itself refuses a proxy. Otherwise a running proxy stays.
 	OptedOut bool
 	// Restart is "", or the pod's wish for a new proxy: a proxy that was made with another one is replaced.
@@ -116,6 +119,13 @@ type Reporter interface {
 	// Forget is for a pod that is gone: its ManagedProxy goes with it. Retract removes the ManagedProxy of a pod without a proxy.
 	Forget(podUID string)
 	Retract(podUID string)
+}
+
+// Routes says where the rules of pods lead.
+type Routes interface {
+	// Lead has the rules of a sandbox lead to a proxy, and reports whether they do. If not, Follow is called once they do. serves reports whether the
+	// proxy is ready: a sandbox without rules gets some for no other.
+	Lead(s podnet.Sandbox, to intent.ManagedProxy, serves bool) (applied bool)
 }
 
 // Status is how a pod's proxy is.

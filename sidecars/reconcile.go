@@ -63,7 +63,7 @@ func reconcile(whole context.Context, m *Manager, e *entry, s podnet.Sandbox, in
 		log.FromContext(ctx).Error(err, "proxy not told to finish with its application")
 	}
 	mem.list.waits = len(d.plan.Actions) == 0 && len(d.plan.Ask) > 0
-	o, mem, did, err := act(ctx, m, o, mem, d)
+	o, mem, did, err := act(ctx, m, o, mem, route(m, o, d))
 
 	mem = report(m, o, mem, d, did.pulling)
 	mem.proxies = o.proxies

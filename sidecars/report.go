@@ -56,6 +56,8 @@ func statusOf(o observed, mem memory, d plan.Decision, pulling bool) Status {
 		out.Message = "it does not answer: " + serving.Readiness.Why
 	case mem.stale != "":
 		out.Message = printable.Joined(f.why, mem.stale)
+	case f.why == "" && isFirstOfPod(o) && len(o.containers)+len(d.Actions) == 0:
+		out.Message = "its first proxy waits for those of other pods (rollout.maxParallel), or for the end of a pause of the profile; the pod runs as before meanwhile"
 	case f.why == "" && waitsForDrain(o, mem.upgrades, d):
 		out.Message = "its upgrade waits until an older proxy has finished its connections, or drainSeconds are over"
 	case f.why == "":
@@ -68,7 +70,7 @@ func statusOf(o observed, mem memory, d plan.Decision, pulling bool) Status {
 	if shown != nil {
 		out.Epoch, out.Image, out.Hash = shown.Epoch, shown.Image, versionOf(*shown)
 		out.Ready = shown.ID == d.Serving && o.proxies[shown.ID].probes.ReadyNow
-		facts := o.home.IstioFacts(shown.Epoch)
+		facts := o.home.Facts(shown.Epoch)
 		out.Labels = facts.Labels
 		out.Message = printable.Joined(printable.Joined(printable.Joined(out.Message, standInFor(o, mem.upgrades, *shown)), mem.outdated), facts.Aside)
 	}
@@ -101,7 +103,7 @@ func stateOf(o observed, d plan.Decision, failed, pulling bool) v1alpha1.State {
 		return v1alpha1.Refused
 	case pulling:
 		return v1alpha1.Pulling
-	case len(d.Ask) > 0 || starts && !failed:
+	case len(d.Ask) > 0 || (starts || isFirstOfPod(o)) && !failed:
 		return v1alpha1.Starting
 	}
 	return v1alpha1.Failed

@@ -46,7 +46,7 @@ func takeSlot(ctx context.Context, m *Manager, o observed, mem memory) (has roll
 	if has = m.Rollout.Join(p, o.key, o.choice.Held); has != "" {
 		return has, at
 	}
-	if isFull(o, mem.upgrades) || !needsSlot(o) && !isFirst(ctx, m.Runtime, o) {
+	if isFull(o, mem.upgrades) || !needsSlot(o) && !isFirstOfPod(o) && !isFirst(ctx, m.Runtime, o) {
 		return "", at
 	}
 	if servesRotated(o) {
@@ -67,7 +67,7 @@ func slotAt(o observed, want rollout.UpgradeSlot, mem memory) time.Time {
 	switch {
 	case u.failedHash != o.choice.Profile.Hash:
 		return mem.failures.retryAt()
-	case want == rollout.ForUpgrade && endsFirst(o, u):
+	case want == rollout.ForUpgrade && endsFirst(o, u) && !o.choice.Later: // which loses nothing
 		return u.failedAt.Add(lossPause)
 	}
 	return later(mem.failures.retryAt(), u.failedAt.Add(pauseAfter(u.failedInARow)))
@@ -102,6 +102,11 @@ func needsSlot(o observed) bool {
 		old, present = old || c.Hash != o.choice.Profile.Hash, present || c.Hash == o.choice.Profile.Hash
 	}
 	return old && !present
+}
+
+// isFirstOfPod reports whether the pod waits for its first proxy, without rules. All pods of a node may choose a profile at once, which may not work.
+func isFirstOfPod(o observed) bool {
+	return o.choice.Later && !slices.ContainsFunc(o.containers, o.isReady)
 }
 
 // isFirst reports whether the sandbox tries the present version of the profile although another one is known to work: nobody has tried it, and

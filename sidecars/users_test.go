@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/api/v1alpha1"
-	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/test/kerneltest"
 )
 
@@ -35,7 +35,7 @@ func (n *fakeNode) mustOwn(t *testing.T, uid, gid uint32) {
 			continue
 		}
 		err := filepath.WalkDir(m.Host, func(path string, e fs.DirEntry, err error) error {
-			if err != nil || e.Type() == fs.ModeSymlink || e.Name() == "facts.json" {
+			if err != nil || e.Type() == fs.ModeSymlink {
 				return err
 			}
 			var info unix.Stat_t
@@ -71,13 +71,10 @@ func TestUserNamespace_files_areTheNodesUsers(t *testing.T) {
 				m, stop := agent()
 				defer stop()
 				s := sandboxOf("u1")
-				if got := m.Homes.User(s, &profile.Version{Spec: n.profile.Spec}); got != 1337 {
-					t.Errorf("before there is a proxy it is user %d", got)
-				}
 				m.Follow(s)
 				after(time.Second)
 				n.mustOwn(t, firstUser+1337, firstUser+1338)
-				if got := m.Homes.User(s, &profile.Version{Spec: n.profile.Spec}); got != firstUser+1337 {
+				if got := m.Homes.Of(s.Key()).Notes().Users(); !slices.Equal(got, []uint32{firstUser + 1337}) {
 					t.Errorf("on the node it is user %d", got)
 				}
 				if spec := n.containers["c001"].spec; spec.UID != 1337 || spec.GID != 1338 {

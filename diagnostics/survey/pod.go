@@ -121,7 +121,7 @@ func config() intent.Config {
 			if profile == "" {
 				return nil
 			}
-			return &intent.ManagedProxy{UID: 1, OutboundPort: 1, InboundPort: 2}
+			return &intent.ManagedProxy{Owner: intent.Owner{UID: 1}, OutboundPort: 1, InboundPort: 2}
 		},
 	}
 }

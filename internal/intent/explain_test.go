@@ -123,7 +123,7 @@ func ownerSources() map[string]sourceCase {
 			func(p *corev1.Pod, c *Config) {
 				p.Annotations[KeySidecar] = "envoy"
 				c.Managed = func(string, *corev1.Pod, *corev1.Namespace) *ManagedProxy {
-					return &ManagedProxy{UID: 9, OutboundPort: 1, InboundPort: 2}
+					return &ManagedProxy{Owner: Owner{UID: 9}, OutboundPort: 1, InboundPort: 2}
 				}
 			},
 			"proxy-uid", "9", "ProxyProfile envoy",
@@ -164,7 +164,7 @@ func TestExplain_redirectedPod_namesWhatAsks(t *testing.T) {
 	ns := &corev1.Namespace{}
 	ns.Annotations = map[string]string{KeyInitialize: "true", KeySidecar: "envoy"}
 	managed := func(string, *corev1.Pod, *corev1.Namespace) *ManagedProxy {
-		return &ManagedProxy{UID: 9, OutboundPort: 1, InboundPort: 2}
+		return &ManagedProxy{Owner: Owner{UID: 9}, OutboundPort: 1, InboundPort: 2}
 	}
 	quiet := plainPod()
 	quiet.Annotations = map[string]string{keyInjected: "{}"}

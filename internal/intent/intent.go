@@ -39,10 +39,12 @@ type Intent struct {
 	Asked bool
 	Spec  iptables.Spec
 	// Managed reports whether the agent runs the pod's proxy. Refused says why it does not although the pod has chosen a profile.
-	// Profile is the pod's chosen profile. LeadsTo is the profile whose proxy the rules lead to: another one if the pod keeps its proxy.
-	Managed          bool
-	Profile, LeadsTo string
-	Refused          string
+	// Profile is the pod's chosen profile. LeadsTo is the proxy that the rules lead to: of another profile if the pod keeps its proxy. Later reports
+	// whether they do only once it is ready.
+	Managed, Later bool
+	Profile        string
+	LeadsTo        *ManagedProxy
+	Refused        string
 	// Notes are settings that may not have the effect that their author expects, one sentence each.
 	Notes []string
 }

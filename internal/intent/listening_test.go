@@ -37,7 +37,7 @@ func TestOf_inboundPorts_podThenNamespaceThenProfileThenFlag(t *testing.T) {
 			pod, ns := asking(func(p *corev1.Pod) { p.Annotations = given(KeyInboundPorts, c.pod) })
 			config := Config{Select: SelectAnnotation, Defaults: StandardDefaults()}
 			if c.managed {
-				config = managing(ManagedProxy{UID: 7000, OutboundPort: 7001, InboundPort: 7002, InboundPorts: c.profile})
+				config = managing(ManagedProxy{Owner: Owner{UID: 7000}, OutboundPort: 7001, InboundPort: 7002, InboundPorts: c.profile})
 				pod.Annotations[KeySidecar] = "edge"
 			}
 			if c.flag != "" {

@@ -1,6 +1,7 @@
 package intent
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 
@@ -21,17 +22,36 @@ const (
 // ManagedProxy is what the redirection needs to know of a proxy that the agent runs for a pod.
 type ManagedProxy struct {
 	// Profile is the proxy's profile: the chosen one, or the former one if the pod keeps its proxy.
-	Profile string
-	// UID and GID own the proxy's sockets. One of them may be 0: then the other one is enough.
-	UID, GID                  uint32
-	OutboundPort, InboundPort uint16
-	ExcludeInboundPorts       []uint16
+	Profile string `json:"profile"`
+	// Owner owns the proxy's sockets. One of its ids may be 0: then the other one is enough.
+	Owner
+	OutboundPort        uint16   `json:"outboundPort"`
+	InboundPort         uint16   `json:"inboundPort"`
+	ExcludeInboundPorts []uint16 `json:"excludeInboundPorts,omitempty"`
 	// InboundPorts is the profile's value for pods without the annotation KeyInboundPorts, or "".
-	InboundPorts string
+	InboundPorts string `json:"inboundPorts,omitempty"`
 	// Transparent captures inbound connections with TPROXY.
-	Transparent bool
+	Transparent bool `json:"transparent,omitempty"`
+	// Beside own the sockets of the pod's other proxies: of one that finishes its connections, or is about to start.
+	Beside []Owner `json:"beside,omitempty"`
 	// Refused says why the pod gets no proxy although it has chosen one, and what to do.
-	Refused string
+	Refused string `json:"-"`
+	// Later reports whether the pod runs without rules, and gets them once its first proxy is ready.
+	Later bool `json:"-"`
+}
+
+// Owner is a user and a group as the pod sees them.
+type Owner struct {
+	UID uint32 `json:"uid,omitempty"`
+	GID uint32 `json:"gid,omitempty"`
+}
+
+// Words names it in a message.
+func (o Owner) Words() string {
+	if o.UID == 0 {
+		return fmt.Sprintf("group %d of user 0", o.GID)
+	}
+	return fmt.Sprintf("user %d", o.UID)
 }
 
 // profileName is what the API server accepts as an object's name (RFC 1123 subdomain).
@@ -92,9 +112,20 @@ func (p *ManagedProxy) describe(s *iptables.Spec) {
 	}
 }
 
+// exempt leaves alone what the pod's other proxies send.
+func (p *ManagedProxy) exempt(s *iptables.Spec) {
+	for _, o := range p.Beside {
+		if o.UID != 0 {
+			s.ExcludeUsers = append(slices.Clip(s.ExcludeUsers), iptables.Users{First: o.UID, Last: o.UID})
+		} else {
+			s.OwnerGroups.Exclude = append(slices.Clip(s.OwnerGroups.Exclude), o.GID)
+		}
+	}
+}
+
 // ofManaged returns what a pod asks for whose proxy the agent runs. Asking for the proxy is asking for the redirection.
 func (c Config) ofManaged(pod *corev1.Pod, ns *corev1.Namespace, managed *ManagedProxy, profile string, from sources) (Intent, error) {
-	out := Intent{Asked: true, Managed: true, Profile: profile, LeadsTo: managed.Profile, Refused: managed.Refused}
+	out := Intent{Asked: true, Managed: true, Profile: profile, LeadsTo: managed, Refused: managed.Refused, Later: managed.Later}
 	if out.Refused != "" {
 		return out, nil
 	}

@@ -58,7 +58,7 @@ func managing(proxy ManagedProxy) Config {
 }
 
 func TestOf_managedProxy_isLedTo(t *testing.T) {
-	proxy := ManagedProxy{UID: 7000, OutboundPort: 7001, InboundPort: 7002, ExcludeInboundPorts: []uint16{7003}}
+	proxy := ManagedProxy{Owner: Owner{UID: 7000}, OutboundPort: 7001, InboundPort: 7002, ExcludeInboundPorts: []uint16{7003}}
 	edge := func(p *corev1.Pod) { p.Annotations = map[string]string{KeySidecar: "edge"} }
 	and := func(key, value string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) { edge(p); p.Annotations[key] = value }
@@ -144,11 +144,11 @@ func TestOf_debuggerRunsAsManagedProxy_isNoted(t *testing.T) {
 		debugger *corev1.SecurityContext
 		want     string
 	}{
-		"its user":               {ManagedProxy{UID: 7000}, &corev1.SecurityContext{RunAsUser: id(7000)}, `"debugger" runs as the proxy (uid 7000)`},
-		"its group":              {ManagedProxy{GID: 7001}, &corev1.SecurityContext{RunAsGroup: id(7001)}, `"debugger" runs as the proxy (gid 7001)`},
-		"root beside its group":  {ManagedProxy{GID: 7001}, &corev1.SecurityContext{RunAsUser: id(0)}, ""},
-		"another user":           {ManagedProxy{UID: 7000}, &corev1.SecurityContext{RunAsUser: id(1)}, ""},
-		"a user that none names": {ManagedProxy{UID: 7000}, nil, ""},
+		"its user":               {ManagedProxy{Owner: Owner{UID: 7000}}, &corev1.SecurityContext{RunAsUser: id(7000)}, `"debugger" runs as the proxy (uid 7000)`},
+		"its group":              {ManagedProxy{Owner: Owner{GID: 7001}}, &corev1.SecurityContext{RunAsGroup: id(7001)}, `"debugger" runs as the proxy (gid 7001)`},
+		"root beside its group":  {ManagedProxy{Owner: Owner{GID: 7001}}, &corev1.SecurityContext{RunAsUser: id(0)}, ""},
+		"another user":           {ManagedProxy{Owner: Owner{UID: 7000}}, &corev1.SecurityContext{RunAsUser: id(1)}, ""},
+		"a user that none names": {ManagedProxy{Owner: Owner{UID: 7000}}, nil, ""},
 	} {
 		p := plainPod()
 		p.Annotations[KeySidecar] = "edge"
@@ -170,7 +170,7 @@ func TestOf_namespaceChoosesNoMore_keptProxyIsLedTo(t *testing.T) {
 		if profile != "" {
 			return nil
 		}
-		return &ManagedProxy{Profile: "edge", UID: 7000, OutboundPort: 7001, InboundPort: 7002}
+		return &ManagedProxy{Profile: "edge", Owner: Owner{UID: 7000}, OutboundPort: 7001, InboundPort: 7002}
 	}
 	for name, c := range map[string]struct {
 		pod, ns map[string]string
@@ -187,5 +187,25 @@ func TestOf_namespaceChoosesNoMore_keptProxyIsLedTo(t *testing.T) {
 		if err != nil || got.Managed != c.kept || got.Redirect != c.kept || (got.Profile == "edge" && got.Spec.ProxyUID == 7000) != c.kept {
 			t.Errorf("%s: %+v, error %v", name, got, err)
 		}
+	}
+}
+
+// What the pod's other proxies send is left alone, whoever they are: one that finishes its connections, and one that starts.
+func TestOf_otherProxies_areLeftAlone(t *testing.T) {
+	for name, c := range map[string]struct {
+		beside Owner
+		want   func(iptables.Spec) bool
+	}{
+		"a user":  {Owner{UID: 7100}, func(s iptables.Spec) bool { return slices.Contains(s.ExcludeUsers, iptables.Users{First: 7100, Last: 7100}) }},
+		"a group": {Owner{GID: 7101}, func(s iptables.Spec) bool { return s.OwnerGroups.All && slices.Equal(s.OwnerGroups.Exclude, []uint32{7101}) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := plainPod()
+			pod.Annotations = map[string]string{KeySidecar: "edge"}
+			got, err := Of(pod, nil, managing(ManagedProxy{Owner: Owner{UID: 7000}, OutboundPort: 7001, InboundPort: 7002, Beside: []Owner{c.beside}}))
+			if err != nil || !c.want(got.Spec) || got.Spec.ProxyUID != 7000 {
+				t.Errorf("%+v, error %v", got.Spec, err)
+			}
+		})
 	}
 }

@@ -44,6 +44,9 @@ func (r *reader) specOf(pod *corev1.Pod, c Config, managed *ManagedProxy) (iptab
 	r.ownKeys(&s)
 	r.interfaces(&s)
 	r.proxyEnv(pod, &s)
+	if managed != nil {
+		managed.exempt(&s)
+	}
 	r.dnsCapture(pod, c, &s)
 	r.rerouteDNS(pod, &s)
 	if len(r.errs) == 0 {

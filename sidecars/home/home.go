@@ -5,6 +5,7 @@
 //	secretfiles.go  writes secrets so that a reader sees one version
 //	mounts.go       what a proxy sees of the directory
 //	istio.go        what only Istio's proxy has
+//	facts.go        what was decided when a proxy was made
 //	notes.go        facts about proxies
 //	lock.go         which agent works
 //	home.go         the directories
@@ -79,15 +80,6 @@ func (h Homes) RunDirectory(s podnet.Sandbox) string {
 	return h.Of(s.Key()).Run()
 }
 
-// User returns which user of the node the sandbox's proxies run as: another one than the profile's in a pod with a user namespace.
-func (h Homes) User(s podnet.Sandbox, p *profile.Version) uint32 {
-	var info unix.Stat_t
-	if err := unix.Lstat(h.RunDirectory(s), &info); err != nil { // there was no proxy yet
-		return uint32(p.UID())
-	}
-	return info.Uid
-}
-
 // HandoverSocket is the path of the socket through which an epoch's HAProxy hands over its listeners.
 func (h Homes) HandoverSocket(s podnet.Sandbox, epoch uint32) string {
 	return filepath.Join(h.RunDirectory(s), profile.HandoverSocket(epoch))
@@ -103,7 +95,16 @@ func (h Home) Prepare(o Owner) error {
 	if err := os.MkdirAll(h.Path, 0o711); err != nil { //nolint:gosec // the root directory above lets only root pass
 		return fmt.Errorf("make directory: %w", err)
 	}
-	return errors.Join(makeDir(h.Run(), o), makeDir(h.Shm(), o))
+	return errors.Join(makeDir(h.Run(), o), makeDir(h.Shm(), o), h.Note(User, uint32(o.UID)))
+}
+
+// GiveSocket has an epoch's HAProxy hand over its listeners to a proxy of another user. A HAProxy without such a socket has none to hand over.
+func (h Home) GiveSocket(epoch uint32, o Owner) error {
+	err := os.Lchown(filepath.Join(h.Run(), profile.HandoverSocket(epoch)), int(o.UID), int(o.GID))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("give the listeners of the running proxy to the next one: %w", err)
+	}
+	return nil
 }
 
 // Run is the directory that the proxies can write to.

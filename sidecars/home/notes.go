@@ -7,6 +7,9 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +25,9 @@ const (
 	Telling   Fact = "telling"   // it was about to be told to finish its connections: its end is no failure
 	Draining  Fact = "draining"  // it was told to finish its connections, at the time of the note
 	Rotated   Fact = "rotated"   // its secrets have changed, and a new proxy has to read them
+	// User is noted about a user of the node in place of an epoch: proxies of the sandbox have run as it. Their listeners, which a successor may have
+	// taken over, are still its.
+	User Fact = "user"
 )
 
 // finishedNote is noted once the application has ended.
@@ -136,6 +142,19 @@ func (n Notes) at(key string) time.Time {
 		return time.Time{}
 	}
 	return time.Now().Add(at - nodeTime())
+}
+
+// Users returns the users of the node that proxies of the sandbox have run as: other ones than the profile's in a pod with a user namespace.
+func (n Notes) Users() (out []uint32) {
+	for key := range n {
+		if id, is := strings.CutPrefix(key, string(User)+"-"); is {
+			if uid, err := strconv.ParseUint(id, 10, 32); err == nil {
+				out = append(out, uint32(uid))
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // With returns the notes and a fact about an epoch's proxy. A note that is there stays, with its time.

@@ -101,7 +101,7 @@ func RemoveEach(dir string, dryRun bool, goes func(e fs.DirEntry) (bool, error))
 // Forget removes what belongs to one epoch. Its socket in the run directory may be in use until the proxy ends.
 func (h Home) Forget(epoch uint32) error {
 	return errors.Join(
-		h.ForgetSecrets(epoch), os.RemoveAll(h.Files(epoch)), os.RemoveAll(istioHome(h, epoch)), h.Unnote(epoch, Ready, Successor, Telling, Draining),
+		h.ForgetSecrets(epoch), os.RemoveAll(h.Files(epoch)), os.RemoveAll(istioHome(h, epoch)), os.RemoveAll(h.factsFile(epoch)), h.Unnote(epoch, Ready, Successor, Telling, Draining),
 		os.RemoveAll(filepath.Join(h.Run(), profile.HandoverSocket(epoch))), os.RemoveAll(filepath.Join(h.Run(), profile.AdminSocket(epoch))),
 	)
 }
@@ -115,7 +115,7 @@ func (h Home) Prune(there []sidecar.Container) error {
 	for _, e := range entries {
 		kind, number, _ := strings.Cut(e.Name(), "-")
 		epoch, errNumber := strconv.ParseUint(strings.TrimSuffix(number, grantSuffix), 10, 32)
-		if kind != "files" && kind != "secrets" && kind != "istio" || errNumber != nil ||
+		if !slices.Contains([]string{"files", "secrets", "istio", "facts"}, kind) || errNumber != nil ||
 			slices.ContainsFunc(there, func(c sidecar.Container) bool { return uint64(c.Epoch) == epoch }) {
 			continue
 		}

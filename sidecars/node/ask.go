@@ -40,13 +40,13 @@ func (a asker) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, ep
 	defer cancel()
 	r, ports := q.Of(p, epoch), p.Ports()
 	if p.Spec.Istio != nil && q == probe.Ready {
-		facts := a.homes.IstioFacts(s, epoch)
+		facts := a.homes.Of(s.Key()).Facts(epoch)
 		if facts.StatusPort == 0 {
-			return errors.New("its ports are not known: its file facts.json is no longer in --sidecar-root, or another profile made it; it is replaced")
+			return fmt.Errorf("its ports are not known: its file facts-%d.json is no longer in --sidecar-root, or another profile made it; it is replaced", epoch)
 		}
 		r.HTTPGet.Port, ports = facts.StatusPort, append(ports, uint16(facts.StatusPort), uint16(facts.AdminPort))
 	}
-	if err := a.checkPorts(ctx, s, a.homes.User(s, p), ports); err != nil {
+	if err := a.checkPorts(ctx, s, p, ports); err != nil {
 		return err
 	}
 	if p.Spec.Handover == v1alpha1.HandoverHAProxy && q == probe.Ready {

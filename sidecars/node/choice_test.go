@@ -67,15 +67,15 @@ func (c choosing) read(t *testing.T) sidecarCluster {
 		}
 		pod.Finalizers = c.pod.Finalizers // the stand-in keeps no pod that is being deleted without one
 		cached := build(pod)
-		return sidecarCluster{controllers.Reader{Cache: cached, Live: build(c.pod)}, newProfiles(cached, "n1"), newLeadsIn(t, t.TempDir())}
+		return sidecarCluster{controllers.Reader{Cache: cached, Live: build(c.pod)}, newProfiles(cached, "n1"), newRoutesIn(t, t.TempDir())}
 	}
 	t.Fatal("the cache has no pods")
 	return sidecarCluster{}
 }
 
-func newLeadsIn(t *testing.T, dir string) *leads {
+func newRoutesIn(t *testing.T, dir string) *routes {
 	t.Helper()
-	l, err := newLeads(dir)
+	l, err := newRoutes(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

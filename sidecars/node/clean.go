@@ -30,9 +30,9 @@ func (c Clean) Run(ctx context.Context, conn grpc.ClientConnInterface, out io.Wr
 	}
 	runtime := usedOrRuns{container.New(conn, DefaultLogRoot), used, filepath.Base(c.SharedRoot)}
 	homes, err := home.Homes{Root: c.Root}.RemoveEnded(ctx, runtime.Ready, c.DryRun)
-	notes, errNotes := removeEnded(ctx, filepath.Join(c.Root, leadsName), runtime.Ready, c.DryRun)
+	notes, errNotes := removeEnded(ctx, filepath.Join(c.Root, routesName), runtime.Ready, c.DryRun)
 	if notes {
-		homes = append(homes, leadsName)
+		homes = append(homes, routesName)
 	}
 	shared, errShared := home.RemoveUnshared(ctx, c.SharedRoot, runtime.HasSharedProxy, c.DryRun)
 	err = errors.Join(err, errNotes, errShared)

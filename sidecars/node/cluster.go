@@ -3,6 +3,8 @@ package node
 import (
 	"context"
 	"fmt"
+	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,7 +19,7 @@ import (
 type sidecarCluster struct {
 	pods     controllers.Reader
 	profiles *profiles
-	leads    *leads
+	routes   *routes
 }
 
 // Pod returns a pod as the API server has it: the cache leaves out most labels and annotations.
@@ -67,22 +69,36 @@ func (c sidecarCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.
 	out.Restart = sidecars.Wish(pod.Annotations[intent.KeyRestartProxy])
 	out.Name, out.Hash, out.Refusal, out.Held = has, found.hash, refusal, found.held
 	if err == nil && refusal == "" {
-		out.Profile = found.usable
+		out.Profile, out.Later = found.usable, c.isLater(s, found, pod)
 	}
 	return out, err
+}
+
+// startTime is how long a pod whose containers run counts as one that starts.
+const startTime = 30 * time.Second
+
+// isLater reports whether a pod has chosen its first proxy after it had started. Its rules come once that is ready: until then its connections work as
+// they did. A pod that starts gets its rules at once.
+func (c sidecarCluster) isLater(s podnet.Sandbox, found readProfile, pod *corev1.Pod) bool {
+	if to, _ := c.routes.of(s); to.Profile != "" || found.shared() || pod.Status.Phase != corev1.PodRunning {
+		return false
+	}
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+		return c.State.Running != nil && time.Since(c.State.Running.StartedAt.Time) > startTime
+	})
 }
 
 // has returns the profile whose proxy a pod has that has chosen the one named, and why it cannot have a proxy of it. A pod that has chosen none keeps
 // the proxy to which its rules lead, until it opts out itself.
 func (c sidecarCluster) has(ctx context.Context, s podnet.Sandbox, name string, pod *corev1.Pod, ns *corev1.Namespace) (has string, found readProfile, refusal string, err error) {
 	if name == "" {
-		name = c.leads.last(s.UID).Profile
+		name = c.routes.last(s.UID).Profile
 	}
 	if name == "" {
 		return "", found, "", nil
 	}
 	found, refusal, err = c.profiles.forPod(ctx, name, pod, ns)
-	if keeps, why := c.leads.keeps(s, found); why != "" {
+	if keeps, why := c.routes.keeps(s, found); why != "" {
 		name = keeps.Profile
 		if found, refusal, err = c.profiles.forPod(ctx, name, pod, ns); refusal != "" {
 			refusal = why + "; but " + refusal
@@ -101,10 +117,10 @@ func (c ownCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.Choi
 	if err != nil {
 		return chosen, err
 	}
-	has, known := c.leads.of(s)
+	has, known := c.routes.of(s)
 	leftBehind := known && (has.Shared || has.Profile == "")
 	if chosen.Name == "" {
-		chosen.OptedOut = chosen.OptedOut && leftBehind
+		chosen.OptedOut = leftBehind
 	} else if to, _ := c.profiles.last(ctx, chosen.Name); to.shared() || has.Shared {
 		return sidecars.Choice{Ending: chosen.Ending, Finished: chosen.Finished, OptedOut: leftBehind}, nil
 	}

@@ -39,10 +39,10 @@ func (*refusing) Retract(string) {}
 // Each pod is checked every few seconds. That alone has no proxy looked at that is followed already; an event has.
 func TestFollow_checkOfAPod_hasNoProxyLookedAt(t *testing.T) {
 	homes := home.Homes{Root: t.TempDir()}
-	reports, notes := newSidecarReports(nil, nil, "node-1"), newLeadsIn(t, t.TempDir())
+	reports, notes := newSidecarReports(nil, nil, "node-1"), newRoutesIn(t, t.TempDir())
 	synctest.Test(t, func(t *testing.T) {
 		r := &refusing{}
-		p := &Proxies{cluster: sidecarCluster{profiles: newProfiles(nil, "n1"), leads: notes}, reports: reports, manager: &sidecars.Manager{
+		p := &Proxies{cluster: sidecarCluster{profiles: newProfiles(nil, "n1"), routes: notes}, reports: reports, manager: &sidecars.Manager{
 			Runtime: r, Cluster: r, Reporter: r, Homes: homes, Rollout: &rollout.Queue{},
 		}}
 		ctx, cancel := context.WithCancel(t.Context())

@@ -1,11 +1,9 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -36,11 +34,8 @@ func TestIstio_portsOfTheEpoch_areUsed(t *testing.T) {
 	go func() { _ = server.Serve(listener) }()
 	s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u1", ID: "s1", NetNS: ns.Path()}
 	homes := home.Homes{Root: t.TempDir()}
-	dir := filepath.Join(homes.Root, "u1.s1", "istio-1")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := home.ReplaceFile(filepath.Join(dir, "facts.json"), home.IstioFacts{StatusPort: 15320, AdminPort: 15320}); err != nil {
+	h := homes.Of(s.Key())
+	if err := errors.Join(h.Prepare(home.Owner{}), h.WriteFacts(1, home.Facts{StatusPort: 15320, AdminPort: 15320})); err != nil {
 		t.Fatal(err)
 	}
 	p := &profile.Version{Spec: v1alpha1.ProxyProfileSpec{Istio: &v1alpha1.Istio{}}}
@@ -56,10 +51,14 @@ func TestIstio_portsOfTheEpoch_areUsed(t *testing.T) {
 			t.Errorf("asked %q, want %q", got, want)
 		}
 	}
-	if err := a.Ask(t.Context(), s, p, 3, probe.Ready); err == nil || !strings.Contains(err.Error(), "facts.json") {
+	if err := a.Ask(t.Context(), s, p, 3, probe.Ready); err == nil || !strings.Contains(err.Error(), "facts-3.json") {
 		t.Errorf("its ports are not known: %v", err)
 	}
-	p.Spec.RunAsUser = 7000 // the server is another user's
+	a.homes.Root = t.TempDir() // the server is another user's
+	h = a.homes.Of(s.Key())
+	if err := errors.Join(h.Prepare(home.Owner{UID: 7000, GID: 7000}), h.WriteFacts(1, home.Facts{StatusPort: 15320, AdminPort: 15320})); err != nil {
+		t.Fatal(err)
+	}
 	if err := a.Ask(t.Context(), s, p, 1, probe.Ready); err == nil || !strings.Contains(err.Error(), "listens on port 15320") {
 		t.Errorf("its port is taken: %v", err)
 	}
@@ -86,13 +85,5 @@ func TestConfigMapOf_revision_namesItsConfigMaps(t *testing.T) {
 		if got := fmt.Sprint(err); got != want && (err != nil || want != "") {
 			t.Errorf("revision %q: %q, want %q", revision, got, want)
 		}
-	}
-}
-
-// As Istio's injector does, so that health and metrics are answered without mTLS.
-func TestManagedProxy_istio_excludesItsPorts(t *testing.T) {
-	spec := v1alpha1.ProxyProfileSpec{Istio: &v1alpha1.Istio{}, Network: v1alpha1.Network{ExcludeInboundPorts: []int32{9000}}}
-	if got := managedProxy("istio", spec); !slices.Equal(got.ExcludeInboundPorts, []uint16{9000, 15020, 15021, 15090}) {
-		t.Errorf("%v", got.ExcludeInboundPorts)
 	}
 }

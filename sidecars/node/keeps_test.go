@@ -5,6 +5,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/controllers"
@@ -96,8 +100,8 @@ func (m *changing) choose(profile string) {
 // reread has the agent see the pod and its namespace as they are.
 func (m *changing) reread() {
 	now := m.read(m.t)
-	if now.leads = m.cluster.leads; now.leads == nil {
-		now.leads = newLeadsIn(m.t, m.dir)
+	if now.routes = m.cluster.routes; now.routes == nil {
+		now.routes = newRoutesIn(m.t, m.dir)
 	}
 	m.cluster = now
 }
@@ -113,7 +117,7 @@ func (m *changing) visit() (leadsTo, refused string) {
 		return "", "it has no proxy"
 	}
 	if got.Refused == "" {
-		m.Led(m.sandbox, got.Profile)
+		m.Led(m.sandbox, got)
 	}
 	m.Follow(m.sandbox, controllers.Watch, cmp.Or(chosen, got.Profile))
 	return got.Profile, got.Refused
@@ -122,7 +126,7 @@ func (m *changing) visit() (leadsTo, refused string) {
 // optOut is what the Programmer does with a pod that has chosen none.
 func (m *changing) optOut() {
 	m.choose(intent.SidecarNone)
-	m.Led(m.sandbox, "")
+	m.Led(m.sandbox, nil)
 	m.Follow(m.sandbox, controllers.Watch, "")
 }
 
@@ -145,7 +149,7 @@ func (m *changing) must(step, leadsTo string, keeps bool) {
 		m.t.Errorf("%s: followed is the proxy of %q", step, followed)
 	}
 	for _, profile := range []string{"shared", "shared-2"} {
-		if want := leadsTo == profile; m.cluster.leads.holds(profile, m.sandbox) != want {
+		if want := leadsTo == profile; m.cluster.routes.holds(profile, m.sandbox) != want {
 			m.t.Errorf("%s: %s holds the pod: %v", step, profile, !want)
 		}
 	}
@@ -232,17 +236,17 @@ func TestLed_rulesRemoved_letsThePodGo(t *testing.T) {
 	}
 	m.must("it starts", "shared", false)
 	m.choose(intent.SidecarNone)
-	if !m.cluster.leads.holds("shared", m.sandbox) {
+	if !m.cluster.routes.holds("shared", m.sandbox) {
 		t.Error("let go before its rules are gone")
 	}
 	m.optOut()
-	if m.cluster.leads.holds("shared", m.sandbox) || m.node.Follows("u1") || len(m.node.rounds) != 1 {
+	if m.cluster.routes.holds("shared", m.sandbox) || m.node.Follows("u1") || len(m.node.rounds) != 1 {
 		t.Errorf("kept, or no round: %q", m.node.rounds)
 	}
 	m.choose("shared")
 	m.must("it comes back", "shared", false)
 	m.Forget("u1")
-	if l := newLeadsIn(t, m.dir); len(l.known) != 0 {
+	if l := newRoutesIn(t, m.dir); len(l.known) != 0 {
 		t.Errorf("noted %v", l.known)
 	}
 }
@@ -329,8 +333,97 @@ func TestLed_podOptsOut_ownProxyStaysUntilRulesAreRemoved(t *testing.T) {
 // Whoever chooses none has no shared proxy, although the agent that starts then knows nothing of the pod.
 func TestLed_noneForAPodThatIsNotKnown_isHeldByNobody(t *testing.T) {
 	m := newChanging(t)
-	m.Led(m.sandbox, "")
-	if m.cluster.leads.holds("shared", m.sandbox) {
+	m.Led(m.sandbox, nil)
+	if m.cluster.routes.holds("shared", m.sandbox) {
 		t.Error("the shared proxy holds the pod")
+	}
+}
+
+// The profile may be made anew under its name: rules are for the proxy that serves, until the manager says that another one does.
+func TestManaged_profileMadeAnew_isTheProxyThatServes(t *testing.T) {
+	for name, restarts := range map[string]bool{"one agent": false, "another agent": true} {
+		m := newChanging(t)
+		m.must("it starts", "edge", false)
+		m.profile.UID, m.profile.Spec.RunAsUser, m.profile.Spec.Network.OutboundPort = "anew", 1999, 15555
+		m.reread()
+		if restarts {
+			m.restart()
+		}
+		got := m.Managed(t.Context(), m.sandbox, "edge", m.pod, m.ns)
+		if got.UID == 1999 || got.OutboundPort != 15001 {
+			t.Errorf("%s: the rules know %+v", name, got)
+		}
+		revisited := false
+		m.revisit = func(podnet.Sandbox) { revisited = true }
+		if m.Lead(m.sandbox, intent.ManagedProxy{Profile: "edge", Owner: intent.Owner{UID: 1999}, OutboundPort: 15555}, true) || !revisited {
+			t.Errorf("%s: the rules lead there at once, or are not changed", name)
+		}
+		if got = m.Managed(t.Context(), m.sandbox, "edge", m.pod, m.ns); got.UID != 1999 || got.OutboundPort != 15555 {
+			t.Errorf("%s: the rules know %+v", name, got)
+		}
+		m.sandbox.ID = "s2"
+		if got = m.Managed(t.Context(), m.sandbox, "edge", m.pod, m.ns); got.UID != 1999 {
+			t.Errorf("%s: a new sandbox's rules know %+v", name, got)
+		}
+	}
+}
+
+// running has the pod's application run since a while.
+func (m *changing) running(since time.Duration) {
+	m.pod.Status.Phase = corev1.PodRunning
+	at := metav1.NewTime(time.Now().Add(-since))
+	m.pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at}}}}
+	m.reread()
+}
+
+// A pod that runs when it chooses its first proxy gets rules once that is ready, a pod that starts at once.
+func TestManaged_podRunsAlready_rulesComeLater(t *testing.T) {
+	for name, c := range map[string]struct {
+		since   time.Duration
+		profile string
+		later   bool
+	}{
+		"it has just started":   {time.Second, "edge", false},
+		"it runs":               {time.Hour, "edge", true},
+		"it runs, shared proxy": {time.Hour, "shared", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newChanging(t)
+			m.choose(c.profile)
+			m.running(c.since)
+			got := m.Managed(t.Context(), m.sandbox, c.profile, m.pod, m.ns)
+			chosen, err := m.cluster.Choice(t.Context(), m.sandbox)
+			if err != nil || got == nil || got.Later != c.later || chosen.Later != c.later {
+				t.Fatalf("the rules know %+v, chosen is %+v, error %v", got, chosen, err)
+			}
+			if !c.later {
+				return
+			}
+			m.Lead(m.sandbox, chosen.Profile.ManagedProxy(), true)
+			got = m.Managed(t.Context(), m.sandbox, c.profile, m.pod, m.ns)
+			if chosen, err = m.cluster.Choice(t.Context(), m.sandbox); err != nil || got.Later || chosen.Later {
+				t.Errorf("its proxy is ready: the rules know %+v, chosen is %+v, error %v", got, chosen, err)
+			}
+			m.optOut()
+			m.choose(c.profile)
+			if got = m.Managed(t.Context(), m.sandbox, c.profile, m.pod, m.ns); !got.Later {
+				t.Errorf("it chooses again after none: the rules know %+v", got)
+			}
+		})
+	}
+}
+
+// A pod that takes its choice back before its first proxy is ready has none: the proxy ends. While nobody knows whether rules lead to it, it stays.
+func TestLed_choiceTakenBackBeforeTheFirstProxyIsReady_proxyEnds(t *testing.T) {
+	m := newChanging(t)
+	m.running(time.Hour)
+	delete(m.pod.Annotations, intent.KeySidecar)
+	m.reread()
+	for _, rules := range []string{"not looked for", "looked for"} {
+		c, err := (ownCluster{m.cluster}).Choice(t.Context(), m.sandbox)
+		if err != nil || c.Name != "" || c.OptedOut != (rules == "looked for") {
+			t.Errorf("rules are %s: %+v, error %v", rules, c, err)
+		}
+		m.Led(m.sandbox, nil)
 	}
 }

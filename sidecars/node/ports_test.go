@@ -2,7 +2,6 @@ package node
 
 import (
 	"errors"
-	"os"
 	"strings"
 	"testing"
 
@@ -58,20 +57,14 @@ func TestAsk_applicationHasThePort_isRefused(t *testing.T) {
 			a := asker{namespaces: namespaces(t), homes: home.Homes{Root: t.TempDir()}}
 			s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u1", ID: "s1", NetNS: ns.Path()}
 			if c.home != 0 {
-				makeRunDirectory(t, a.homes.RunDirectory(s), c.home)
+				if err := a.homes.Of(s.Key()).Prepare(home.Owner{UID: int64(c.home), GID: int64(c.home)}); err != nil {
+					t.Fatal(err)
+				}
 			}
 			err := a.Ask(t.Context(), s, &profile.Version{Spec: c.spec}, 0, probe.Ready)
 			if errors.Is(err, sidecars.ErrPortTaken) != (c.wantedPorts != "") || err != nil && !strings.Contains(err.Error(), c.wantedPorts) || c.wantedPorts == "" && err != nil {
 				t.Errorf("error %v, want %q in it", err, c.wantedPorts)
 			}
 		})
-	}
-}
-
-// makeRunDirectory makes the directory of a pod's proxies, as the manager does.
-func makeRunDirectory(t *testing.T, dir string, owner int) {
-	t.Helper()
-	if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chown(dir, owner, owner)); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -1,10 +1,8 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"istio-pod-network-controller/api/v1alpha1"
-	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/sidecars/rollout"
 )
@@ -110,19 +107,9 @@ func (p *profiles) remembered(name string) (found readProfile, known bool) {
 func (p *profiles) forPod(ctx context.Context, name string, pod *corev1.Pod, ns *corev1.Namespace) (found readProfile, refusal string, err error) {
 	found, refusal, err = p.get(ctx, name)
 	if err == nil && refusal == "" {
-		refusal = cmp.Or(found.usable.Refusal(pod, labelsOf(ns)), groupRefusal(found.usable, pod))
+		refusal = found.usable.Refusal(pod, labelsOf(ns))
 	}
 	return found, refusal, err
-}
-
-// groupRefusal returns why the rules would take a container for a proxy that they know by its group, or "".
-func groupRefusal(p *profile.Version, pod *corev1.Pod) string {
-	container, field := intent.TakesGroup(pod, p.Spec.RunAsGroup)
-	if p.UID() != 0 || container == "" {
-		return ""
-	}
-	return fmt.Sprintf("the pod's %s gives group %d, which is the proxy's, to container %q, too, which can act as it by a set-gid program: "+
-		"choose another group for %s, or set allowPrivilegeEscalation to false in all containers", field, p.Spec.RunAsGroup, container, field)
 }
 
 func labelsOf(ns *corev1.Namespace) map[string]string {
@@ -130,24 +117,4 @@ func labelsOf(ns *corev1.Namespace) map[string]string {
 		return nil
 	}
 	return ns.Labels
-}
-
-// managedProxy returns what the rules need to know of a profile's proxy. The schema has checked the numbers.
-func managedProxy(name string, spec v1alpha1.ProxyProfileSpec) *intent.ManagedProxy {
-	out := &intent.ManagedProxy{
-		Profile: name,
-		UID:     uint32(spec.RunAsUser), OutboundPort: uint16(spec.Network.OutboundPort), InboundPort: uint16(spec.Network.InboundPort),
-		Transparent: spec.Network.Transparent, InboundPorts: spec.Network.InboundPorts,
-	}
-	if spec.Network.Transparent || spec.Mode == v1alpha1.ModeShared { // it runs as root, and so may the application
-		out.UID, out.GID = 0, uint32(spec.RunAsGroup)
-	}
-	excluded := spec.Network.ExcludeInboundPorts
-	if spec.Istio != nil { // as Istio's injector does
-		excluded = append(slices.Clip(excluded), 15020, 15021, 15090)
-	}
-	for _, port := range excluded {
-		out.ExcludeInboundPorts = append(out.ExcludeInboundPorts, uint16(port))
-	}
-	return out
 }

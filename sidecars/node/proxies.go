@@ -63,6 +63,8 @@ type Proxies struct {
 	reports *sidecarReports
 	// statuses of profiles are written by the elected agent.
 	statuses *profileStatuses
+	// revisit has the core program a pod's rules anew.
+	revisit func(podnet.Sandbox)
 }
 
 // sharedProxies has the node's shared proxies serve pods. Each method returns at once.
@@ -88,7 +90,13 @@ func (p *Proxies) Managed(ctx context.Context, s podnet.Sandbox, name string, po
 	if refusal != "" {
 		return &intent.ManagedProxy{Refused: refusal}
 	}
-	return managedProxy(has, found.spec)
+	if to, known := p.cluster.routes.of(s); known && to.Profile == has && to.Proxy != nil && !found.shared() {
+		out := *to.Proxy
+		return &out
+	}
+	out := found.usable.ManagedProxy()
+	out.Later = p.cluster.isLater(s, found, pod)
+	return &out
 }
 
 // Add adds the proxies to a manager. Metrics of proxies go to r.
@@ -104,12 +112,12 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 	if err != nil {
 		return nil, fmt.Errorf("make client for watches: %w", err)
 	}
-	leads, err := newLeads(filepath.Join(homes.Root, leadsName))
+	routes, err := newRoutes(filepath.Join(homes.Root, routesName))
 	if err != nil {
 		return nil, fmt.Errorf("--sidecar-root: notes of where pods' rules lead: %w", err)
 	}
 	out := &Proxies{
-		cluster: sidecarCluster{c.Pods, profiles, leads},
+		cluster: sidecarCluster{c.Pods, profiles, routes},
 		reports: newSidecarReports(mgr.GetClient(), c.Event, c.Node), statuses: &profileStatuses{cache: mgr.GetCache(), client: mgr.GetClient(), api: api},
 	}
 	volumes := secretvolume.Volumes{Root: c.Secrets}
@@ -117,7 +125,7 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 	out.manager = &sidecars.Manager{
 		Runtime: runtime, Images: images, Prober: &sidecarProber{programs: runtime},
 		Cluster: ownCluster{out.cluster}, ControlPlanes: out.cluster, Asker: asker{c.Namespaces, homes},
-		Reporter: ownReporter{out.reports}, Homes: homes, Rollout: &rollout.Queue{},
+		Reporter: ownReporter{out.reports}, Routes: out, Homes: homes, Rollout: &rollout.Queue{},
 		Secrets: &sidecarSecrets{volumes: volumes, audiences: c.TokenAudiences, client: mgr.GetClient(), configMaps: &configMaps{api: api}},
 	}
 	metrics := newProxyMetrics(out.manager.Figures)
@@ -133,7 +141,7 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 	if err != nil {
 		return nil, err
 	}
-	prune := manager.RunnableFunc(func(ctx context.Context) error { leads.prune(ctx, runtime.Ready); return nil })
+	prune := manager.RunnableFunc(func(ctx context.Context) error { routes.prune(ctx, runtime.Ready); return nil })
 	tidy := manager.RunnableFunc(func(ctx context.Context) error { out.forgetGone(ctx); return nil })
 	watch := ctrl.NewControllerManagedBy(mgr).Named("proxyprofiles").
 		For(&v1alpha1.ProxyProfile{}, builder.WithPredicates(concernsNode(c.Node)))
@@ -171,7 +179,9 @@ func (p *Proxies) profileChanged(ctx context.Context, r reconcile.Request) (reco
 	p.statuses.changed()
 	err := p.cluster.profiles.cache.Get(ctx, r.NamespacedName, &v1alpha1.ProxyProfile{})
 	if apierrors.IsNotFound(err) {
-		err = p.manager.ForgetProfile(r.Name)
+		if err = nil; !p.cluster.routes.leadTo(r.Name) { // its proxies run on
+			err = p.manager.ForgetProfile(r.Name)
+		}
 	}
 	return reconcile.Result{}, err
 }
@@ -181,8 +191,8 @@ func (p *Proxies) profileChanged(ctx context.Context, r reconcile.Request) (reco
 func (p *Proxies) Follow(s podnet.Sandbox, by controllers.Hook, name string) {
 	chosen, exists := p.cluster.profiles.remembered(name)
 	shared := chosen.shared()
-	keeps, why := p.cluster.leads.keeps(s, chosen)
-	if has, known := p.cluster.leads.of(s); name != "" && !exists && known && has.Shared {
+	keeps, why := p.cluster.routes.keeps(s, chosen)
+	if has, known := p.cluster.routes.of(s); name != "" && !exists && known && has.Shared {
 		keeps, why = has, fmt.Sprintf("there is no ProxyProfile %q: the pod keeps the proxy of %q", name, has.Profile)
 	}
 	if why != "" {
@@ -211,13 +221,16 @@ func (p *Proxies) followShared(s podnet.Sandbox, by controllers.Hook, profile st
 	}
 }
 
-// Led notes to which profile's proxy the rules of a sandbox lead now. A proxy to which they led before may let the pod go.
-func (p *Proxies) Led(s podnet.Sandbox, name string) {
-	now := lead{Profile: name}
-	if of, known := p.cluster.profiles.remembered(name); known {
-		now = lead{Profile: of.name, Shared: of.shared()}
+// Led notes to which proxy the rules of a sandbox lead now. A proxy to which they led before may let the pod go.
+func (p *Proxies) Led(s podnet.Sandbox, to *intent.ManagedProxy) {
+	now := routeTarget{}
+	if to != nil {
+		now = routeTarget{Profile: to.Profile, Proxy: to}
+		if of, known := p.cluster.profiles.remembered(to.Profile); known && of.shared() {
+			now.Shared, now.Proxy = true, nil
+		}
 	}
-	before, changed, err := p.cluster.leads.set(s, now)
+	before, changed, err := p.cluster.routes.applied(s, now)
 	if err != nil {
 		ctrl.Log.Error(err, "an agent that starts will not know where a pod's rules lead", "pod", s.Pod())
 	}
@@ -232,18 +245,30 @@ func (p *Proxies) Led(s podnet.Sandbox, name string) {
 	}
 }
 
+// Lead has the rules of a sandbox lead to a proxy of the pod's own. It implements sidecars.Routes.
+func (p *Proxies) Lead(s podnet.Sandbox, to intent.ManagedProxy, serves bool) (applied bool) {
+	applied, changed, err := p.cluster.routes.change(s, to, serves)
+	if err != nil {
+		ctrl.Log.Error(err, "an agent that starts will not know where a pod's rules lead", "pod", s.Pod())
+	}
+	if changed && p.revisit != nil {
+		p.revisit(s)
+	}
+	return applied
+}
+
 // Forget is for a pod that is gone. A shared proxy serves it until its sandbox has ended.
 func (p *Proxies) Forget(podUID string) {
 	p.manager.Unfollow(podUID)
 	if p.shared != nil {
 		p.shared.Unfollow(podUID)
 	}
-	p.cluster.leads.forget(podUID)
+	p.cluster.routes.forget(podUID)
 }
 
 // Ready reports whether the proxy of a sandbox is ready. known is false before it was asked.
 func (p *Proxies) Ready(s podnet.Sandbox) (ready, known bool) {
-	if to, told := p.cluster.leads.of(s); told && to.Shared && p.shared != nil {
+	if to, told := p.cluster.routes.of(s); told && to.Shared && p.shared != nil {
 		return p.shared.Serves(to.Profile, s)
 	}
 	return p.reports.Ready(s)
@@ -255,7 +280,7 @@ func Kinds() []client.Object { return []client.Object{&v1alpha1.ProxyProfile{}} 
 // Join has the core redirect the pods' traffic to the proxies, and follow them.
 func (p *Proxies) Join(programmer *controllers.Programmer) {
 	programmer.Proxies = p
-	p.reports.changed = programmer.Revisit
+	p.reports.changed, p.revisit = programmer.Revisit, programmer.Revisit
 }
 
 // ContainerEnded has the proxy of a pod finish with its application. The runtime waits for the answer.

@@ -16,6 +16,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/sidecars/home"
@@ -60,7 +61,7 @@ func (n *realNode) agent(t *testing.T, change ...func(*sidecars.Manager)) (m *si
 	n.killed, n.calls = cancel, 0
 	n.mu.Unlock()
 	m = &sidecars.Manager{
-		Runtime: n, Images: n, Prober: n, Cluster: n, Reporter: n, Homes: n.homes, Rollout: &rollout.Queue{}, Asker: asker{namespaces(t), n.homes},
+		Runtime: n, Images: n, Prober: n, Cluster: n, Reporter: n, Routes: n, Homes: n.homes, Rollout: &rollout.Queue{}, Asker: asker{namespaces(t), n.homes},
 	}
 	for _, f := range change {
 		f(m)
@@ -122,3 +123,6 @@ func eventually(t *testing.T, what string, is func() bool, instead func() string
 		}
 	}
 }
+
+// Lead says that the rules lead where they should: there are none.
+func (*realNode) Lead(podnet.Sandbox, intent.ManagedProxy, bool) (applied bool) { return true }

@@ -37,7 +37,7 @@ func addShared(mgr manager.Manager, r prometheus.Registerer, c Config, to *Proxi
 	m := &shared.Manager{
 		Cluster: to.cluster, Proxies: sharedContainers{runtime, c.AgentNamespace},
 		Sandboxes: sharedSandboxes{runtime: runtime, namespaces: c.Namespaces, directories: netnsDirectories()},
-		Reporter:  sharedReporter{to.reports}, Root: c.SharedRoot, Node: c.Node, Hold: to.cluster.leads.holds,
+		Reporter:  sharedReporter{to.reports}, Root: c.SharedRoot, Node: c.Node, Hold: to.cluster.routes.holds,
 	}
 	to.shared = m
 	metrics := newSharedMetrics(m.Figures)

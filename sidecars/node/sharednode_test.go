@@ -270,7 +270,7 @@ func TestAddShared_podChoosesAnother_keepsTheSharedProxy(t *testing.T) {
 	w.shared.Notify("shared")
 	<-time.After(1500 * time.Millisecond)
 	w.served("its rules are not gone yet", true)
-	w.Led(w.sandbox, "")
+	w.Led(w.sandbox, nil)
 	w.Follow(w.sandbox, controllers.Watch, "")
 	w.served("its rules are gone", false)
 	w.chooses("shared")

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/sidecar"
 )
 
@@ -20,10 +21,16 @@ const notInjected = `sidecar.istio.io/inject: "false"`
 
 // Refusal returns why a pod cannot have a proxy of the profile, and what to do, or "". The pod itself starts and runs in any case.
 func (p *Version) Refusal(pod *corev1.Pod, namespaceLabels map[string]string) string {
+	if !p.namespaces.Matches(labels.Set(namespaceLabels)) {
+		return fmt.Sprintf("the profile %s does not allow pods of the namespace %s: its namespaceSelector does not select it; choose another one", p.Name, pod.Namespace)
+	}
+	return p.Unfit(pod)
+}
+
+// Unfit is Refusal in a namespace that the profile allows.
+func (p *Version) Unfit(pod *corev1.Pod) string {
 	spec := &pod.Spec
 	switch {
-	case !p.namespaces.Matches(labels.Set(namespaceLabels)):
-		return fmt.Sprintf("the profile %s does not allow pods of the namespace %s: its namespaceSelector does not select it; choose another one", p.Name, pod.Namespace)
 	case spec.HostNetwork:
 		return "the pod is on the host's network: a proxy needs a network namespace of the pod's own; take hostNetwork out, or choose the profile none"
 	case spec.HostPID:
@@ -53,7 +60,17 @@ func (p *Version) Refusal(pod *corev1.Pod, namespaceLabels map[string]string) st
 	if c, port := collision(p, pod); c != "" {
 		return fmt.Sprintf("container %q listens on port %d, which the proxy needs: let it use another one, or choose a profile with other ports", c, port)
 	}
-	return ""
+	return p.groupRefusal(pod)
+}
+
+// groupRefusal returns why the rules would take a container for a proxy that they know by its group, or "".
+func (p *Version) groupRefusal(pod *corev1.Pod) string {
+	container, field := intent.TakesGroup(pod, p.Spec.RunAsGroup)
+	if p.UID() != 0 || container == "" {
+		return ""
+	}
+	return fmt.Sprintf("the pod's %s gives group %d, which is the proxy's, to container %q, too, which can act as it by a set-gid program: "+
+		"choose another group for %s, or set allowPrivilegeEscalation to false in all containers", field, p.Spec.RunAsGroup, container, field)
 }
 
 // showsToken reports whether a proxy of the profile gets a token of the pod's ServiceAccount.

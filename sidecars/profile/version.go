@@ -92,8 +92,8 @@ func copyRest(to, from *v1alpha1.ProxyProfileSpec) {
 	to.Readiness.FailureThreshold, to.Liveness = from.Readiness.FailureThreshold, from.Liveness
 }
 
-// WithSpec returns the profile with what another version of it says of proxies, or nil if the rules of pods do not lead to such a proxy: a
-// profile of the same name may have been made anew.
+// WithSpec returns the profile with what another version of it says of proxies, or nil if that cannot be used: a profile of the same name may have
+// been made anew.
 func (p *Version) WithSpec(version *v1alpha1.ProxyProfileSpec) *Version {
 	object := &v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: p.Name}, Spec: *version.DeepCopy()}
 	copyRest(&object.Spec, &p.Spec)
@@ -101,8 +101,7 @@ func (p *Version) WithSpec(version *v1alpha1.ProxyProfileSpec) *Version {
 		object.Spec.Liveness = nil
 	}
 	out, err := Compile(object)
-	if err != nil || out.UID() != p.UID() || out.UID() == 0 && out.Spec.RunAsGroup != p.Spec.RunAsGroup ||
-		out.network() != p.network() || out.Spec.Network.Transparent != p.Spec.Network.Transparent {
+	if err != nil || version.Mode != p.Spec.Mode {
 		return nil
 	}
 	return out

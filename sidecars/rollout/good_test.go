@@ -23,7 +23,7 @@ func mustRemember(t *testing.T, g *Good, present *profile.Version, usable bool) 
 	}
 }
 
-// What was remembered is only used for pods whose rules lead to such a proxy.
+// What was remembered is used in the place of any other version of the profile: rules follow the proxy.
 func TestBefore_versions_areRememberedIfUsable(t *testing.T) {
 	compiled := func(change func(*v1alpha1.ProxyProfileSpec)) *profile.Version {
 		object := v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge"}, Spec: v1alpha1.ProxyProfileSpec{
@@ -43,11 +43,11 @@ func TestBefore_versions_areRememberedIfUsable(t *testing.T) {
 	}{
 		"another image":      {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.DrainSeconds = 7 }), true},
 		"the same version":   {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Image = "haproxy:1" }), false},
-		"another user":       {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.RunAsUser++ }), false},
-		"another port":       {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Network.OutboundPort++ }), false},
-		"it is transparent":  {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Network.Transparent = true }), false},
+		"another user":       {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.RunAsUser++ }), true},
+		"another port":       {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Network.OutboundPort++ }), true},
+		"it is transparent":  {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Network.Transparent = true }), true},
 		"another profile":    {&profile.Version{Name: "other", Hash: "h"}, false},
-		"another group, too": {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.RunAsGroup++ }), os.Getuid() != 0},
+		"of another mode":    {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Mode = v1alpha1.ModeShared }), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -11,7 +11,7 @@ import (
 
 // A node whose pods have no proxies any more has no directory of notes, and one where an agent is missing is cleaned by hand.
 func TestRemoveEnded_endedSandboxes_haveNoNotes(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), leadsName)
+	dir := filepath.Join(t.TempDir(), routesName)
 	there := func() bool {
 		_, err := os.Stat(dir)
 		return err == nil
@@ -19,11 +19,11 @@ func TestRemoveEnded_endedSandboxes_haveNoNotes(t *testing.T) {
 	of := func(pod string) podnet.Sandbox { return podnet.Sandbox{UID: pod, ID: "sandbox-" + pod} }
 	note := func(pod, profile string) {
 		t.Helper()
-		l, err := newLeads(dir)
+		l, err := newRoutes(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := l.set(of(pod), lead{Profile: profile}); err != nil {
+		if _, _, err := l.applied(of(pod), routeTarget{Profile: profile}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -53,10 +53,10 @@ func TestRemoveEnded_endedSandboxes_haveNoNotes(t *testing.T) {
 		}
 		return all
 	}
-	if l, err := newLeads(dir); clean(false) || err != nil || len(l.known) != 2 {
+	if l, err := newRoutes(dir); clean(false) || err != nil || len(l.known) != 2 {
 		t.Errorf("%v, error %v", l, err)
 	}
-	if l, err := newLeads(dir); err != nil || len(l.known) != 1 || l.known["b"].Now.Profile != "edge" {
+	if l, err := newRoutes(dir); err != nil || len(l.known) != 1 || l.known["b"].Now.Profile != "edge" {
 		t.Errorf("%v, error %v: want that of the sandbox that runs", l, err)
 	}
 	running = nil

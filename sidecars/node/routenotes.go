@@ -10,41 +10,45 @@ import (
 	"path/filepath"
 	"strings"
 
+	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars/home"
 )
 
-// leadsName is the directory of the notes, beside the homes of sandboxes. Names of homes have a dot, so this is none of them.
-const leadsName = "leads"
+// routesName is the directory of the notes, beside the homes of sandboxes. Names of homes have a dot, so this is none of them.
+const routesName = "routes"
 
 // unfinished ends the name of a note that home.ReplaceFile is writing.
 const unfinished = ".new"
 
-// newLeads reads what an earlier agent has noted. A note that cannot be read counts as none.
-func newLeads(dir string) (*leads, error) {
+// newRoutes reads what an earlier agent has noted. A note that cannot be read counts as none.
+func newRoutes(dir string) (*routes, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("look for notes: %w", err)
 	}
-	out := &leads{dir: dir, known: map[string]led{}}
+	out := &routes{dir: dir, known: map[string]route{}}
 	for _, e := range entries {
 		uid, sandbox, ok := strings.Cut(e.Name(), ".")
 		path := filepath.Join(dir, e.Name())
 		text, err := os.ReadFile(path)
-		l := led{Sandbox: sandbox}
-		if !ok || strings.HasSuffix(sandbox, unfinished) || err != nil || json.Unmarshal(text, &l) != nil {
+		r := route{Sandbox: sandbox}
+		if !ok || strings.HasSuffix(sandbox, unfinished) || err != nil || json.Unmarshal(text, &r) != nil {
 			removeNote(path)
 			continue
 		}
-		out.known[uid] = l
+		out.known[uid] = r
 	}
 	return out, nil
 }
 
-// write notes a lead, also in a file, whole or not at all. If that fails, an older note is removed: no note is better than an outdated one.
-func (l *leads) write(uid string, n led) error {
-	path := l.path(uid, n.Sandbox)
-	n.unwritten = false
-	l.known[uid] = n
+// put notes the route of a pod, also in a file, whole or not at all. If that fails, an older note is removed: no note is better than an outdated one.
+// r.mu is held.
+func (r *routes) put(s podnet.Sandbox, n route) error {
+	uid, path := s.UID, r.path(s.UID, n.Sandbox)
+	if old, known := r.known[uid]; known && old.Sandbox != n.Sandbox {
+		removeNote(r.path(uid, old.Sandbox)) // of a sandbox that was made anew
+	}
+	r.known[uid] = n
 	if n.Now.Profile == "" {
 		removeNote(path)
 		return nil
@@ -55,14 +59,14 @@ func (l *leads) write(uid string, n led) error {
 	}
 	if err != nil {
 		n.unwritten = true
-		l.known[uid] = n
+		r.known[uid] = n
 		_ = os.Remove(path) // which needs no room
 		return fmt.Errorf("note where a pod's rules lead: %w", err)
 	}
 	return nil
 }
 
-func writeNote(path string, n led) error {
+func writeNote(path string, n route) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
@@ -77,8 +81,8 @@ func removeNote(path string) {
 }
 
 // path is the file of a sandbox. Both parts are IDs that the API server and the runtime have made.
-func (l *leads) path(uid, sandbox string) string {
-	return filepath.Join(l.dir, filepath.Base(uid)+"."+filepath.Base(sandbox))
+func (r *routes) path(uid, sandbox string) string {
+	return filepath.Join(r.dir, filepath.Base(uid)+"."+filepath.Base(sandbox))
 }
 
 // removeEnded removes the notes of sandboxes that have ended, for nodes without an agent. all reports whether there is a directory of notes

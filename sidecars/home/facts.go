@@ -1,0 +1,59 @@
+package home
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/printable"
+	"istio-pod-network-controller/sidecars/istio"
+	"istio-pod-network-controller/sidecars/profile"
+)
+
+// Facts are what was decided when an epoch's proxy was made, and is needed while it runs. They are kept in the home, for agents that start later.
+type Facts struct {
+	// Proxy is what the rules need to know of it.
+	Proxy intent.ManagedProxy
+	// StatusPort is pilot-agent's, and AdminPort Envoy's: of Istio's proxy alone.
+	StatusPort, AdminPort int32
+	// Labels reports whether the pod gets istio.TLSModeLabel: its owner has not chosen another value.
+	Labels bool
+	// Aside says what injection would do for the pod and this proxy does not, or is "".
+	Aside string
+}
+
+// FactsOf returns what was decided for an instance.
+func FactsOf(i profile.Instance) Facts {
+	out := Facts{Proxy: i.Version.ManagedProxy()}
+	if i.Istio != nil {
+		mode, chosen := i.Pod.Labels[istio.TLSModeLabel]
+		out.StatusPort, out.AdminPort = i.Istio.StatusPort, i.Istio.AdminPort
+		out.Labels, out.Aside = !chosen || mode == istio.TLSModeIstio, printable.Clip(strings.Join(i.Istio.NotHonoured, "; "), v1alpha1.MaxMessage)
+	}
+	return out
+}
+
+// Facts returns the facts of an epoch, none if they are not known.
+func (h Home) Facts(epoch uint32) (out Facts) {
+	text, err := os.ReadFile(h.factsFile(epoch))
+	if err != nil || json.Unmarshal(text, &out) != nil {
+		return Facts{}
+	}
+	return out
+}
+
+// WriteFacts keeps the facts of an epoch.
+func (h Home) WriteFacts(epoch uint32, f Facts) error {
+	if err := ReplaceFile(h.factsFile(epoch), f); err != nil {
+		return fmt.Errorf("note what the proxy is: %w", err)
+	}
+	return nil
+}
+
+func (h Home) factsFile(epoch uint32) string {
+	return filepath.Join(h.Path, "facts-"+number(epoch)+grantSuffix)
+}

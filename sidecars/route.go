@@ -1,0 +1,62 @@
+package sidecars
+
+import (
+	"cmp"
+	"slices"
+
+	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/plan"
+)
+
+// route has the rules of the sandbox lead to the proxy that serves, and leave its other proxies alone. It returns what may be done before they do: nothing
+// that needs them.
+func route(m *Manager, o observed, d decision) decision {
+	to, serves, known := routeOf(o, d)
+	if known && !m.Routes.Lead(o.sandbox, to, serves) {
+		d.plan.Actions = slices.DeleteFunc(slices.Clone(d.plan.Actions), func(a plan.Action) bool { return needsRules(o, a) })
+	}
+	return d
+}
+
+// routeOf returns what the rules need to know of the sandbox's proxies. They lead to the one that serves, or, if none does, to the one that is started
+// next. known is false if there is no such proxy, or nothing is known of it.
+func routeOf(o observed, d decision) (to intent.ManagedProxy, serves, known bool) {
+	starts := slices.ContainsFunc(d.plan.Actions, func(a plan.Action) bool {
+		return a.Verb == plan.Start || a.Verb == plan.Stop && a.ID == d.plan.Serving // which makes room for one
+	})
+	serving := o.container(d.plan.Serving)
+	switch {
+	case serving != nil:
+		to = o.home.Facts(serving.Epoch).Proxy
+	case d.version != nil && starts:
+		to = d.version.ManagedProxy()
+	}
+	if to.Profile == "" {
+		return to, false, false
+	}
+	for _, c := range o.containers {
+		if of := o.home.Facts(c.Epoch).Proxy; c.State == sidecar.Running && of.Profile != "" {
+			to.Beside = append(to.Beside, of.Owner)
+		}
+	}
+	if d.version != nil && starts {
+		to.Beside = append(to.Beside, d.version.ManagedProxy().Owner)
+	}
+	slices.SortFunc(to.Beside, func(a, b intent.Owner) int { return cmp.Or(cmp.Compare(a.UID, b.UID), cmp.Compare(a.GID, b.GID)) })
+	to.Beside = slices.DeleteFunc(slices.Compact(to.Beside), func(other intent.Owner) bool { return other == to.Owner })
+	return to, serving != nil, true
+}
+
+// needsRules reports whether an action is done only once the rules lead where they have to: a start, as the new proxy's own connections would be
+// redirected, and what takes the listeners away to which they may lead.
+func needsRules(o observed, a plan.Action) bool {
+	switch a.Verb {
+	case plan.Start, plan.Drain:
+		return true
+	case plan.Stop:
+		return o.proxies[a.ID].probes.WasReady
+	case plan.Remove:
+	}
+	return false
+}

@@ -1,0 +1,104 @@
+package sidecars
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"istio-pod-network-controller/api/v1alpha1"
+)
+
+// madeAnew deletes the profile, and makes it anew under its name, with other ports and, as root, another user.
+func (n *fakeNode) madeAnew(m *Manager) {
+	n.change(func() {
+		n.earlier = append(n.earlier, *n.profile.Spec.DeepCopy())
+		n.profile.Generation = 1
+		n.profile.Spec.Network = v1alpha1.Network{OutboundPort: 15011, InboundPort: 15016}
+		if os.Getuid() == 0 {
+			n.profile.Spec.RunAsUser++
+		}
+	})
+	m.Notify("edge")
+}
+
+// Rules lead to the proxy that serves, whatever the profile says by now: to its successor once that does.
+func TestRoute_profileMadeAnew_rulesFollowTheProxy(t *testing.T) {
+	for name, slow := range map[string]time.Duration{"rules at once": 0, "rules take a while": 3 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+				m, stop := agent()
+				defer stop()
+				uids := followMany(m, 3)
+				after(10 * time.Second)
+				n.change(func() { n.slow = slow })
+				n.madeAnew(m)
+				after(2 * time.Minute)
+				n.mustServe(t, uids, 1)
+				for _, uid := range uids {
+					if r := n.rules[sandboxOf(uid).Key()]; r.now.OutboundPort != 15011 || int64(r.now.UID) != n.profile.Spec.RunAsUser || len(r.now.Beside) > 0 {
+						t.Errorf("%s: the rules know %+v", uid, r.now)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A profile made anew that does not work has no effect on a pod: its proxy serves, rules lead to it, and a proxy that takes its place is as it was.
+func TestRoute_profileMadeAnewFails_rulesStay(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		m, stop := agent()
+		defer stop()
+		uids := followMany(m, 3)
+		after(10 * time.Second)
+		n.change(func() { n.behave = func(p *fakeProxy) { p.readyAfter, p.drains = 200*time.Millisecond, time.Second } })
+		n.change(func() {
+			n.behave = func(p *fakeProxy) {
+				p.readyAfter, p.drains = 200*time.Millisecond, time.Second
+				if n.made(p).OutboundPort != 15001 {
+					endsAtOnce(p)
+				}
+			}
+		})
+		n.madeAnew(m)
+		after(time.Minute)
+		n.endAll()
+		after(time.Minute)
+		for _, uid := range uids {
+			said := n.said[uid]
+			if r := n.rules[sandboxOf(uid).Key()]; r.now.OutboundPort != 15001 || int64(r.now.UID) != int64(os.Getuid()) || !said.Ready {
+				t.Errorf("%s: the rules know %+v, said is %+v", uid, r.now, said)
+			}
+		}
+	})
+}
+
+// Whenever an agent is killed while a pod changes over to other ports and another user, the next one goes on.
+func TestRoute_agentIsKilled_nextOneGoesOn(t *testing.T) {
+	for kill, survived := 1, false; !survived && !t.Failed(); kill++ {
+		t.Run(fmt.Sprint("after call ", kill), func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+				m, stop := agent()
+				m.Follow(sandboxOf("u1"))
+				after(10 * time.Second)
+				stop()
+				n.change(func() { n.slow, n.killAfter = time.Second, kill })
+				m, stop = agent()
+				m.Follow(sandboxOf("u1"))
+				n.madeAnew(m)
+				after(time.Minute)
+				stop()
+				n.change(func() { survived, n.killAfter = n.calls < kill, 0 })
+				m, stop = agent()
+				m.Follow(sandboxOf("u1"))
+				after(2 * time.Minute)
+				n.mustServe(t, []string{"u1"}, 1)
+				if r := n.rules[sandboxOf("u1").Key()]; r.now.OutboundPort != 15011 || len(r.now.Beside) > 0 {
+					t.Errorf("the rules know %+v", r.now)
+				}
+				stop()
+			})
+		})
+	}
+}
