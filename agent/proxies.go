@@ -40,7 +40,7 @@ func addProxies(a *agent, mgr manager.Manager, pods controllers.Reader, event fu
 	}
 	added, err := node.Add(mgr, a.metrics, node.Config{
 		Node: a.NodeName, AgentNamespace: a.Intent.AgentNamespace, Pod: a.PodName, Runtime: finder.Connection(), Namespaces: a.backends.Namespaces, Pods: pods, Event: event,
-		Root: a.SidecarRoot, SharedRoot: a.SharedRoot, Secrets: a.SidecarSecrets, TokenAudiences: a.SidecarTokenAudiences,
+		Root: a.SidecarRoot, SharedRoot: a.SharedRoot, Profiles: a.SidecarProfiles, Secrets: a.SidecarSecrets, TokenAudiences: a.SidecarTokenAudiences,
 	})
 	return added, added.Join, err
 }

@@ -3,9 +3,12 @@ package sidecars
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
@@ -118,6 +121,37 @@ func TestStart_presentVersionFails_isOfLastGood(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A start of the node leaves no proxy, and nothing in memory. Pods start with the version that works, not with the one that has failed before.
+func TestStart_nodeHasStartedAnew_isOfLastGood(t *testing.T) {
+	root := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		defer close(n.buried)
+		n.behave = only(endsAtOnce, image(2))
+		m, stop := startAgent(t, n, root)
+		uids := followMany(m, 4)
+		after(2 * time.Second)
+		n.changeTo(m, 2)
+		after(time.Minute)
+		stop()
+		homes, err := filepath.Glob(filepath.Join(root, "*.*"))
+		if err != nil || len(homes) != len(uids) {
+			t.Fatalf("homes %q, error %v", homes, err)
+		}
+		for _, dir := range homes {
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.change(func() { clear(n.containers); clear(n.rules); clear(n.said) })
+		m, stop = startAgent(t, n, root)
+		defer stop()
+		followMany(m, len(uids))
+		after(2 * time.Second)
+		n.mustServe(t, uids, 1, "is not known to work")
+	})
 }
 
 // A version that nobody has tried is tried at the start of a new pod, if no pod of the node serves.

@@ -27,7 +27,6 @@ package sidecars
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -70,6 +69,8 @@ type Manager struct {
 	Reporter      Reporter
 	Routes        Routes
 	Homes         home.Homes
+	// Profiles is a directory that survives a start of the node, for the versions of profiles that work.
+	Profiles string
 	Rollout       *rollout.Queue
 	// Started gets the duration of each start: from when a sandbox without a proxy is followed until its first proxy is ready. It may be nil.
 	Started func(profile string, took time.Duration)
@@ -168,7 +169,7 @@ func (m *Manager) ContainerEnded(ctx context.Context, s podnet.Sandbox, ended si
 func (m *Manager) init() {
 	m.once.Do(func() {
 		m.lanes = probe.NewLanes()
-		m.good = &rollout.Good{Dir: filepath.Join(m.Homes.Root, home.Good)}
+		m.good = &rollout.Good{Dir: m.Profiles}
 		m.followed = newRegistry()
 	})
 }

@@ -114,7 +114,8 @@ func newSidecarClean() *cobra.Command {
 		Use: "clean", Short: "Remove what proxies of pods that have ended left on this node", Args: cmdline.NoArguments,
 		Long: "For a node whose agent was removed, or had the proxies switched off, before all pods with proxies had ended. It removes the files of\n" +
 			"proxies whose pods have ended, which may have keys and tokens among them, and those of shared proxies that neither run nor have an agent.\n" +
-			"It removes nothing that the runtime still runs, or that a process has mounted. An agent that runs proxies does so for the pods' own by itself. It runs as root on the node, or in a privileged container that sees the node's /run and processes.",
+			"With the last\n" +
+			"proxy go the copies of profiles. It removes nothing that the runtime still runs, or that a process has mounted. An agent that runs proxies does so for the pods' own by itself. It runs as root on the node, or in a privileged container that sees the node's /run and processes.",
 		Example: "  istio-pod-network-controller sidecar clean --dry-run",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			finder, err := runtime.open(cmd.Context())
@@ -129,6 +130,7 @@ func newSidecarClean() *cobra.Command {
 	runtime.add(fs)
 	fs.StringVar(&c.Root, "sidecar-root", defaultSidecarRoot, "the agent's --sidecar-root")
 	fs.StringVar(&c.SharedRoot, "shared-root", "/run/istio-pod-network-controller/shared", "the agent's --shared-root")
+	fs.StringVar(&c.Profiles, "sidecar-profiles", "/var/lib/istio-pod-network-controller/profiles", "the agent's --sidecar-profiles")
 	fs.BoolVar(&c.DryRun, "dry-run", false, "say what would be removed, and remove nothing")
 	return cmd
 }

@@ -99,7 +99,12 @@ func ReplaceFile(path string, value any) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil { // on a disk a file without its content would be left after a power cut
 		return err
 	}
 	return os.Rename(path+".new", path)

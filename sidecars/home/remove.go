@@ -16,24 +16,15 @@ import (
 	"istio-pod-network-controller/sidecars/profile"
 )
 
-// Good is the directory of the versions of profiles that work, beside the homes of sandboxes. Names of homes have a dot, so this is none of them.
-const Good = "good"
-
-// RemoveEnded removes the homes of sandboxes that have ended, and returns their names. With the last one goes what is remembered of profiles. It is
-// for nodes without an agent: an agent removes homes by itself. A sandbox that is not ready never becomes ready again, so beside an agent it does
-// no harm.
-func (h Homes) RemoveEnded(ctx context.Context, ready func(ctx context.Context, sandbox string) (bool, error), dryRun bool) (removed []string, err error) {
-	used := false
+// RemoveEnded removes the homes of sandboxes that have ended, and returns their names, and whether others are used. It is for nodes without an agent: an
+// agent removes homes by itself. A sandbox that is not ready never becomes ready again, so beside an agent it does no harm.
+func (h Homes) RemoveEnded(ctx context.Context, ready func(ctx context.Context, sandbox string) (bool, error), dryRun bool) (removed []string, used bool, err error) {
 	removed, err = h.RemoveIf(dryRun, func(key podnet.Key, _ Home) (bool, error) {
 		runs, err := ready(ctx, key.Sandbox)
 		used = used || runs
 		return !runs, err
 	})
-	if err != nil || used {
-		return removed, err
-	}
-	good, err := RemoveEach(h.Root, dryRun, func(e fs.DirEntry) (bool, error) { return e.Name() == Good, nil })
-	return append(removed, good...), err
+	return removed, used, err
 }
 
 // RemoveIf removes the homes that go, and returns their names.

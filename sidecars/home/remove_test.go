@@ -39,24 +39,24 @@ func (h Homes) names(t *testing.T) (out []string) {
 }
 
 func TestRemoveEnded_sandboxEnded_removesHome(t *testing.T) {
-	h := filled(t, "u1.runs", "u2.ended", "u3.gone", Good)
+	h := filled(t, "u1.runs", "u2.ended", "u3.gone", "routes")
 	ready := func(_ context.Context, sandbox string) (bool, error) { return sandbox == "runs", nil }
 	want := []string{"u2.ended", "u3.gone"}
-	if got, err := h.RemoveEnded(t.Context(), ready, true); err != nil || !slices.Equal(got, want) || len(h.names(t)) != 4 {
+	if got, used, err := h.RemoveEnded(t.Context(), ready, true); err != nil || !used || !slices.Equal(got, want) || len(h.names(t)) != 4 {
 		t.Errorf("dry: %v, %v, %v", got, err, h.names(t))
 	}
-	if got, err := h.RemoveEnded(t.Context(), ready, false); err != nil || !slices.Equal(got, want) {
+	if got, used, err := h.RemoveEnded(t.Context(), ready, false); err != nil || !used || !slices.Equal(got, want) {
 		t.Errorf("%v, %v", got, err)
 	}
-	if got := h.names(t); !slices.Equal(got, []string{Good, "u1.runs"}) {
+	if got := h.names(t); !slices.Equal(got, []string{"routes", "u1.runs"}) {
 		t.Errorf("%v are left", got)
 	}
 	none := func(context.Context, string) (bool, error) { return false, nil }
-	want = []string{"u1.runs", Good}
-	if got, err := h.RemoveEnded(t.Context(), none, true); err != nil || !slices.Equal(got, want) || len(h.names(t)) != 2 {
+	want = []string{"u1.runs"}
+	if got, used, err := h.RemoveEnded(t.Context(), none, true); err != nil || used || !slices.Equal(got, want) || len(h.names(t)) != 2 {
 		t.Errorf("dry: %v, %v, %v", got, err, h.names(t))
 	}
-	if got, err := h.RemoveEnded(t.Context(), none, false); err != nil || !slices.Equal(got, want) || len(h.names(t)) > 0 {
+	if got, used, err := h.RemoveEnded(t.Context(), none, false); err != nil || used || !slices.Equal(got, want) || len(h.names(t)) != 1 {
 		t.Errorf("%v, %v, %v", got, err, h.names(t))
 	}
 }
@@ -64,11 +64,11 @@ func TestRemoveEnded_sandboxEnded_removesHome(t *testing.T) {
 // A runtime that does not answer has not said that the sandbox has ended.
 func TestRemoveEnded_runtimeAway_removesNothing(t *testing.T) {
 	h, away := filled(t, "u1.s1"), errors.New("the runtime is away")
-	got, err := h.RemoveEnded(t.Context(), func(context.Context, string) (bool, error) { return false, away }, false)
+	got, _, err := h.RemoveEnded(t.Context(), func(context.Context, string) (bool, error) { return false, away }, false)
 	if !errors.Is(err, away) || len(got) > 0 || len(h.names(t)) != 1 {
 		t.Errorf("%v, %v, %v", got, err, h.names(t))
 	}
-	if got, err := (Homes{Root: filepath.Join(h.Root, "none")}).RemoveEnded(t.Context(), nil, false); err != nil || len(got) > 0 {
+	if got, _, err := (Homes{Root: filepath.Join(h.Root, "none")}).RemoveEnded(t.Context(), nil, false); err != nil || len(got) > 0 {
 		t.Errorf("without a directory: %v, %v", got, err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path/filepath"
 	"strings"
 
@@ -16,8 +17,8 @@ import (
 
 // Clean removes what proxies that have ended left on a node whose agent runs no proxies any more.
 type Clean struct {
-	// Root is Config.Root, SharedRoot the directory of shared proxies.
-	Root, SharedRoot string
+	// Root, SharedRoot and Profiles are those of Config.
+	Root, SharedRoot, Profiles string
 	// DryRun says what would be removed, and removes nothing.
 	DryRun bool
 }
@@ -29,18 +30,22 @@ func (c Clean) Run(ctx context.Context, conn grpc.ClientConnInterface, out io.Wr
 		return fmt.Errorf("look for proxies that run: %w", err)
 	}
 	runtime := usedOrRuns{container.New(conn, DefaultLogRoot), used, filepath.Base(c.SharedRoot)}
-	homes, err := home.Homes{Root: c.Root}.RemoveEnded(ctx, runtime.Ready, c.DryRun)
+	homes, uses, err := home.Homes{Root: c.Root}.RemoveEnded(ctx, runtime.Ready, c.DryRun)
 	notes, errNotes := removeEnded(ctx, filepath.Join(c.Root, routesName), runtime.Ready, c.DryRun)
 	if notes {
 		homes = append(homes, routesName)
 	}
 	shared, errShared := home.RemoveUnshared(ctx, c.SharedRoot, runtime.HasSharedProxy, c.DryRun)
+	var profiles []string
+	if err == nil && !uses {
+		profiles, err = home.RemoveEach(c.Profiles, c.DryRun, func(fs.DirEntry) (bool, error) { return true, nil })
+	}
 	err = errors.Join(err, errNotes, errShared)
-	return errors.Join(err, c.print(out, homes, shared, err == nil))
+	return errors.Join(err, c.print(out, homes, shared, profiles, err == nil))
 }
 
 // print prints what was removed. all is true if everything could be looked at.
-func (c Clean) print(out io.Writer, homes, shared []string, all bool) error {
+func (c Clean) print(out io.Writer, homes, shared, profiles []string, all bool) error {
 	words := "removed"
 	if c.DryRun {
 		words = "would be removed:"
@@ -52,8 +57,11 @@ func (c Clean) print(out io.Writer, homes, shared []string, all bool) error {
 	for _, name := range shared {
 		fmt.Fprintln(&text, words, filepath.Join(c.SharedRoot, name))
 	}
+	for _, name := range profiles {
+		fmt.Fprintln(&text, words, filepath.Join(c.Profiles, name))
+	}
 	if all && text.Len() == 0 {
-		fmt.Fprintf(&text, "nothing to do: no proxy that has ended has left anything in %s or %s\n", c.Root, c.SharedRoot)
+		fmt.Fprintf(&text, "nothing to do: no proxy that has ended has left anything in %s, %s or %s\n", c.Root, c.SharedRoot, c.Profiles)
 	}
 	_, err := io.WriteString(out, text.String())
 	return err

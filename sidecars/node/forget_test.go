@@ -25,7 +25,7 @@ func TestForgetGone_profileDeleted_isForgotten(t *testing.T) {
 	}
 	p := &Proxies{
 		cluster: newChoosing().read(t), statuses: &profileStatuses{},
-		manager: &sidecars.Manager{Homes: home.Homes{Root: root}, Rollout: &rollout.Queue{}},
+		manager: &sidecars.Manager{Homes: home.Homes{Root: root}, Profiles: dir, Rollout: &rollout.Queue{}},
 	}
 	p.forgetGone(t.Context())
 	if got := p.manager.Remembered(); !slices.Equal(got, []string{"edge"}) {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -47,8 +48,9 @@ type Config struct {
 	Pods       controllers.Reader
 	// Event is called with what the owner of a pod has to know of its proxy.
 	Event func(s podnet.Sandbox, reason, message string)
-	// Root is the directory in memory for the pods' own proxies, SharedRoot that for proxies that pods share; without it there are none.
-	Root, SharedRoot string
+	// Root is the directory in memory for the pods' own proxies, SharedRoot that for proxies that pods share; without it there are none. Profiles is a
+	// directory on disk.
+	Root, SharedRoot, Profiles string
 	// Secrets is the directory of the volumes of Secrets that proxies may be given. Tokens are made for TokenAudiences alone.
 	Secrets        string
 	TokenAudiences []string
@@ -125,7 +127,7 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 	out.manager = &sidecars.Manager{
 		Runtime: runtime, Images: images, Prober: &sidecarProber{programs: runtime},
 		Cluster: ownCluster{out.cluster}, ControlPlanes: out.cluster, Asker: asker{c.Namespaces, homes},
-		Reporter: ownReporter{out.reports}, Routes: out, Homes: homes, Rollout: &rollout.Queue{},
+		Reporter: ownReporter{out.reports}, Routes: out, Homes: homes, Profiles: c.Profiles, Rollout: &rollout.Queue{},
 		Secrets: &sidecarSecrets{volumes: volumes, audiences: c.TokenAudiences, client: mgr.GetClient(), configMaps: &configMaps{api: api}},
 	}
 	metrics := newProxyMetrics(out.manager.Figures)
@@ -142,7 +144,7 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 		return nil, err
 	}
 	prune := manager.RunnableFunc(func(ctx context.Context) error { routes.prune(ctx, runtime.Ready); return nil })
-	tidy := manager.RunnableFunc(func(ctx context.Context) error { out.forgetGone(ctx); return nil })
+	tidy := manager.RunnableFunc(func(ctx context.Context) error { wait.UntilWithContext(ctx, out.forgetGone, prunePause); return nil })
 	watch := ctrl.NewControllerManagedBy(mgr).Named("proxyprofiles").
 		For(&v1alpha1.ProxyProfile{}, builder.WithPredicates(concernsNode(c.Node)))
 	return out, errors.Join(
@@ -160,7 +162,7 @@ func concernsNode(node string) predicate.Predicate {
 	}})
 }
 
-// forgetGone forgets the profiles that were deleted while no agent ran.
+// forgetGone forgets the profiles that were deleted while no agent ran, or while rules led to their proxies.
 func (p *Proxies) forgetGone(ctx context.Context) {
 	for _, name := range p.manager.Remembered() {
 		_, err := p.profileChanged(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})

@@ -24,7 +24,7 @@ const (
 )
 
 // Good remembers the last version of each profile that became ready on the node: proxies are made from it until the present version has
-// become ready as well. It is also written to a file in memory, for the next agent.
+// become ready as well. It is also written to a file, for the next agent: also after a start of the node, when all pods need proxies.
 type Good struct {
 	// Dir is the directory of the files.
 	Dir string

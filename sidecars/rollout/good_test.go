@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"istio-pod-network-controller/api/v1alpha1"
-	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -68,8 +67,7 @@ func TestBefore_versions_areRememberedIfUsable(t *testing.T) {
 }
 
 func TestGoodVersions_files_areTidied(t *testing.T) {
-	h := home.Homes{Root: t.TempDir()}
-	g, p := &Good{Dir: filepath.Join(h.Root, home.Good)}, version("v1", nil)
+	g, p := &Good{Dir: filepath.Join(t.TempDir(), "profiles")}, version("v1", nil)
 	for range 2 {
 		if err := g.Works(p); err != nil {
 			t.Fatal(err)

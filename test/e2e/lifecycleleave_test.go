@@ -44,7 +44,7 @@ func TestLifecycleEachWayToLeave(t *testing.T) {
 		t.Errorf("clean: %+v", cleaned)
 	}
 	fresh := freshTraces(t)
-	documented := []string{leftPlugin, leftDirectory, leftDirectory + "/sidecars", leftDirectory + "/shared", "/run/crio"}
+	documented := []string{leftPlugin, leftDirectory, leftDirectory + "/sidecars", leftDirectory + "/shared", "/run/crio", "/var/lib/istio-pod-network-controller", "/" + profilesRoot}
 	quick := fresh.of(kindFiles, kindMounts, kindLinks, kindRules, kindProcesses, kindStrays)
 	s.wantTraces(t, "before", quick, documented...) // of the installations of other tests
 	r.do(t, "upgrade", r.now, "--install", "--create-namespace", "--set", "cni=install", "--set", "sidecars.enabled=true")
@@ -68,10 +68,11 @@ func TestLifecycleEachWayToLeave(t *testing.T) {
 	s.wantCheckedNode(t, "ok", home)
 	second.roll(t, two)
 	step("sidecar clean removes what that one has left")
-	s.wantClean(t, image, home)
+	s.wantClean(t, image, home, second.profile)
 	step("nothing else is left of the proxies")
 	s.wantTraces(t, "off", fresh.of(kindMounts, kindLinks, kindRules, kindStrays))
 	s.wantEmpty(t, sidecarRoot)
+	s.wantEmpty(t, profilesRoot)
 
 	step("the chart is removed, and then its definitions")
 	s.remove(t, r)
@@ -199,17 +200,17 @@ func wantResult(t *testing.T, name, level, words string, args ...string) {
 }
 
 // wantClean wants `sidecar clean` to remove what a proxy has left, and nothing else: by a command as docs/removal.md has it, and dry before.
-func (s *space) wantClean(t *testing.T, image, home string) {
+func (s *space) wantClean(t *testing.T, image, home, profile string) {
 	t.Helper()
-	good, leads, root := "/"+sidecarRoot+"/good", "/"+sidecarRoot+"/leads", s.node.NodeRoot
+	routes, good, root := "/"+sidecarRoot+"/routes", "/"+profilesRoot+"/"+profile+".json", s.node.NodeRoot
 	dry := finish(t, program, append(cleaning(root, s.node.RuntimeSocket), "--dry-run")...)
-	if want := fmt.Sprintf("would be removed: %[1]s%[2]s\nwould be removed: %[1]s%[3]s\nwould be removed: %[1]s%[4]s\n", root, home, good, leads); dry.out != want {
+	if want := fmt.Sprintf("would be removed: %[1]s%[2]s\nwould be removed: %[1]s%[3]s\nwould be removed: %[1]s%[4]s\n", root, home, routes, good); dry.out != want {
 		t.Errorf("dry: %+v, want %s", dry, want)
 	}
 	if _, err := os.Stat(root + home); err != nil {
 		t.Errorf("after a dry run: %v", err)
 	}
-	if out, want := s.onNode(t, image, cleaning("/host", s.node.RuntimeSocket)...), fmt.Sprintf("removed /host%s\nremoved /host%s\nremoved /host%s\n", home, good, leads); out != want {
+	if out, want := s.onNode(t, image, cleaning("/host", s.node.RuntimeSocket)...), fmt.Sprintf("removed /host%s\nremoved /host%s\nremoved /host%s\n", home, routes, good); out != want {
 		t.Errorf("clean: %s, want %s", out, want)
 	}
 }
@@ -218,7 +219,7 @@ func (s *space) wantClean(t *testing.T, image, home string) {
 func cleaning(root, socket string) []string {
 	return []string{
 		"sidecar", "clean", "--runtime-endpoint", "unix://" + root + socket,
-		"--sidecar-root", root + "/" + sidecarRoot, "--shared-root", root + leftDirectory + "/shared",
+		"--sidecar-root", root + "/" + sidecarRoot, "--shared-root", root + leftDirectory + "/shared", "--sidecar-profiles", root + "/" + profilesRoot,
 	}
 }
 

@@ -177,7 +177,7 @@ func (r *powerRun) cutOnce(cut chaos.Cut) {
 	pause(r.t.Context(), cut.After)
 	staying := r.staying()
 	must(r.t, kc(r.t.Context(), "powercut"))
-	r.reconnect()
+	r.reconnect(r.t)
 	counts, booted := r.judge.Counts(), time.Now()
 	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
 	defer cancel()
@@ -248,11 +248,11 @@ func (r *powerRun) make(m chaos.Moment) {
 }
 
 // reconnect learns where the node is now.
-func (r *powerRun) reconnect() {
-	r.t.Helper()
-	out, _ := exec.CommandContext(r.t.Context(), "kc", "status", "-o", "json").Output() // fails while daemons do not run
-	must(r.t, json.Unmarshal(out, &r.node))
-	must(r.t, r.dialRuntime())
+func (c *cluster) reconnect(t *testing.T) {
+	t.Helper()
+	out, _ := exec.CommandContext(t.Context(), "kc", "status", "-o", "json").Output() // fails while daemons do not run
+	must(t, json.Unmarshal(out, &c.node))
+	must(t, c.dialRuntime())
 }
 
 // awaitRuntime returns once the container runtime takes connections. The test's own client would look again in seconds only.

@@ -208,7 +208,7 @@ func (r *powerRun) leftovers(ctx context.Context) error {
 		live[uid+"."+s.Id], live[s.Id], uids[uid] = true, true, true
 	}
 	var left []error
-	for _, pattern := range []string{sidecarRoot + "/*.*", sidecarRoot + "/leads/*"} {
+	for _, pattern := range []string{sidecarRoot + "/*.*", sidecarRoot + "/routes/*"} {
 		for _, name := range r.glob(pattern) {
 			if !live[filepath.Base(name)] {
 				left = append(left, fmt.Errorf("%s", name))

@@ -54,7 +54,7 @@ func TestReleaseThatNeverStarts(t *testing.T) {
 			caught, old := catchAll(t), s.agent(t)
 			before, err := s.traces(t.Context())
 			must(t, err)
-			noted := before.leads()
+			noted := before.routes()
 			rollback := s.upgradeTo(t, change, old)
 			w, over := s.wave(t, caught), time.After(lasting)
 			s.wantLife(t, caught, "first")

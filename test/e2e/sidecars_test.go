@@ -29,6 +29,7 @@ const (
 	keySidecar     = "pod-network-controller.istio.io/sidecar"
 	managedProxy   = "managed-proxy"
 	sidecarRoot    = "run/istio-pod-network-controller/sidecars"
+	profilesRoot   = "var/lib/istio-pod-network-controller/profiles"
 	missingImage   = "localhost/no-such-image:1"
 	sidecarsImage  = "localhost/haproxy:1"
 	proxyNotReady  = "ProxyNotReady"

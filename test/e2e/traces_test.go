@@ -48,11 +48,11 @@ func (t traces) of(kinds ...string) traces {
 	return out
 }
 
-// leads takes the notes of which proxies rules lead to out of the traces, and returns their names: an agent removes those of sandboxes that are gone
+// routes takes the notes of which proxies rules lead to out of the traces, and returns their names: an agent removes those of sandboxes that are gone
 // at its start, and every ten minutes.
-func (t traces) leads() (names []string) {
+func (t traces) routes() (names []string) {
 	maps.DeleteFunc(t[kindFiles], func(name, _ string) bool {
-		noted := strings.HasPrefix(name, "/"+sidecarRoot+"/leads")
+		noted := strings.HasPrefix(name, "/"+sidecarRoot+"/routes")
 		if noted {
 			names = append(names, name)
 		}

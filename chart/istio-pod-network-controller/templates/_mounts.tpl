@@ -36,9 +36,10 @@ Docker's socket is in /var/run itself, which the agent must not get: only the fi
 - {name: cni-conf, path: {{ $node.conf | quote }}, type: DirectoryOrCreate, writable: true, value: {{ printf "cniConfDir=%s" $node.conf | quote }}}
 {{- end }}
 {{- if .Values.sidecars.enabled }}
-{{- /* The proxies' files, in memory. Their logs are beside those of their pods' containers, where people and collectors look. */}}
+{{- /* The proxies' files, in memory, and on disk which version of a profile works. Their logs are beside those of their pods' containers, where people and collectors look. */}}
 - {name: sidecars, path: /run/istio-pod-network-controller/sidecars, type: DirectoryOrCreate, writable: true}
 - {name: shared, path: {{ include "agent.sharedRoot" . }}, type: DirectoryOrCreate, writable: true}
+- {name: profiles, path: /var/lib/istio-pod-network-controller/profiles, type: DirectoryOrCreate, writable: true}
 - {name: pod-logs, path: /var/log/pods, type: Directory, writable: true}
 {{- end }}
 {{- end -}}

@@ -1,0 +1,142 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// choosers are pods that choose a profile while they run, unless E2E_CHOOSERS says otherwise.
+	choosers = 12
+	// chooseAfter is how long a pod has to run before that, not to count as one that starts.
+	chooseAfter = 32 * time.Second
+)
+
+// runsAs has the proxy run as another user.
+func runsAs(id int64) func(map[string]any) {
+	return func(spec map[string]any) { spec["runAsUser"], spec["runAsGroup"] = id, id }
+}
+
+// A profile that is deleted and made anew under its name, with another user or other ports, is an upgrade like any other: no new connection fails, and
+// none that is open breaks. If it does not work, the proxies serve on that were there.
+//
+//e2e:rounds nri
+func TestSidecarProfileIsMadeAnew(t *testing.T) {
+	t.Parallel()
+	drains := func(spec map[string]any) { spec["drainSeconds"] = int64(600) }
+	m := newManaged(t, withOneThread(t), drains)
+	b := m.startUnderLoad(t, 3, 12*time.Millisecond)
+	for _, c := range []struct {
+		what   string
+		change []func(map[string]any)
+	}{
+		{"another user", []func(map[string]any){runsAs(2337)}},
+		{"other ports", []func(map[string]any){runsAs(2337), withPorts(t, 15201, 15206, 15221)}},
+		{"the first ones again", nil},
+	} {
+		before, err := m.sidecar(t.Context(), b.pods[0].Name)
+		must(t, err)
+		m.deleteProfile(t)
+		m.createProfile(t, append(c.change, withOneThread(t), drains)...)
+		for _, pod := range b.pods {
+			m.awaitSidecar(t, pod.Name, isUpgraded(before))
+		}
+		b.say(t, "after "+c.what)
+	}
+	m.deleteProfile(t)
+	m.createProfile(t, withOneThread(t), drains, runsAs(2338), func(spec map[string]any) { spec["command"] = []any{"/bin/false"} })
+	for _, pod := range b.pods {
+		m.awaitSidecar(t, pod.Name, says(true, "exit code"))
+	}
+	b.say(t, "after one that does not work")
+	b.wantNoneLost(t)
+	m.killRunning(t, b.pods[0])
+	m.awaitSidecar(t, b.pods[0].Name, says(true, "is not known to work"))
+	m.wantProxied(t, b.pods[0])
+}
+
+// Pods that run choose a profile, all at once: none of their connections fails, in either direction. If the proxy's image cannot be pulled they stay as
+// they were, and can take the choice back.
+//
+//e2e:rounds nri
+func TestSidecarRunningPodsChoose(t *testing.T) {
+	t.Parallel()
+	m := newManaged(t, withOneThread(t), func(spec map[string]any) { spec["image"] = missingImage })
+	m.annotateSelf(t, map[string]any{keySidecar: nil})
+	n := amount(t, "E2E_CHOOSERS", choosers)
+	every := time.Duration(n) * loadedEvery
+	f := families()[0]
+	pods, loads := make([]*corev1.Pod, n), make([]*inboundLoad, n)
+	for i := range pods {
+		pod := newPod(fmt.Sprintf("chooses-%d", i), nil, appContainer(), corev1.Container{
+			Name: "dials", Image: "localhost/testapp:1", Args: []string{"dial", "-report", "200ms", "-every", every.String(), "http://" + f.at(1, worldPort).String() + "/"},
+		})
+		m.create(t, pod)
+	}
+	for i := range pods {
+		pods[i] = m.await(t, fmt.Sprintf("chooses-%d", i), isReadyNow)
+		m.awaitListening(t, pods[i])
+		loads[i] = loadInboundEvery(t, every, at(pods[i], f, appPort), f.passthrough)
+	}
+	held := dialEcho(t, at(pods[0], f, appTCPPort))
+	pause(t.Context(), chooseAfter)
+	choose := func(profile any) {
+		for _, pod := range pods {
+			m.annotate(t, pod.Name, map[string]any{keySidecar: profile})
+		}
+	}
+
+	choose(m.profile)
+	eventually(t, "the failure of the first ones", func(ctx context.Context) error {
+		list, err := m.objects.Resource(sidecarKind("managedproxies")).Namespace(m.name).List(ctx, metav1.ListOptions{})
+		if err == nil && len(list.Items) < n {
+			err = fmt.Errorf("%d of %d pods have a ManagedProxy", len(list.Items), n)
+		}
+		return err
+	})
+	for _, pod := range pods {
+		if rules := m.listRules(t, pod); rules != "" {
+			t.Errorf("%s has rules and no proxy:\n%s", pod.Name, rules)
+		}
+	}
+	choose(nil)
+	eventually(t, "the end of their choice", func(ctx context.Context) error {
+		list, err := m.objects.Resource(sidecarKind("managedproxies")).Namespace(m.name).List(ctx, metav1.ListOptions{})
+		if err == nil && len(list.Items) > 0 {
+			err = fmt.Errorf("%d ManagedProxies are left", len(list.Items))
+		}
+		return err
+	})
+	held.say(t, "after a profile that does not work")
+
+	m.patchProfile(t, map[string]any{"image": sidecarsImage})
+	choose(m.profile)
+	for _, pod := range pods {
+		m.awaitSidecar(t, pod.Name, isServing(0))
+		m.await(t, pod.Name, hasStatus(statusInitialized))
+	}
+	held.say(t, "after a profile that works")
+	asked := 0
+	for i, l := range loads {
+		l.stop(t)
+		if asked += l.asked; l.failed != nil {
+			t.Errorf("inbound of %s: of %d connections %d failed: %v", pods[i].Name, l.asked, l.lost, l.failed)
+		}
+	}
+	dialled := 0
+	must(t, m.eachDials(t.Context(), pods, func(s summary) error {
+		if dialled += s.OK; s.Failed > 0 {
+			t.Errorf("outbound: of %d connections %d failed: %v", s.OK+s.Failed, s.Failed, s.Errors)
+		}
+		return nil
+	}))
+	for _, pod := range pods {
+		m.wantProxied(t, pod)
+	}
+	t.Logf("%d pods, %d inbound and %d outbound connections", n, asked, dialled)
+}
