@@ -71,7 +71,7 @@ type Manager struct {
 	Homes         home.Homes
 	// Profiles is a directory that survives a start of the node, for the versions of profiles that work.
 	Profiles string
-	Rollout       *rollout.Queue
+	Rollout  *rollout.Queue
 	// Started gets the duration of each start: from when a sandbox without a proxy is followed until its first proxy is ready. It may be nil.
 	Started func(profile string, took time.Duration)
 

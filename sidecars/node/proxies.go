@@ -145,10 +145,11 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 	}
 	prune := manager.RunnableFunc(func(ctx context.Context) error { routes.prune(ctx, runtime.Ready); return nil })
 	tidy := manager.RunnableFunc(func(ctx context.Context) error { wait.UntilWithContext(ctx, out.forgetGone, prunePause); return nil })
+	deletions := manager.RunnableFunc(func(ctx context.Context) error { out.reports.deletions(api).follow(ctx); return nil })
 	watch := ctrl.NewControllerManagedBy(mgr).Named("proxyprofiles").
 		For(&v1alpha1.ProxyProfile{}, builder.WithPredicates(concernsNode(c.Node)))
 	return out, errors.Join(
-		watch.Complete(reconcile.Func(out.profileChanged)), mgr.Add(out.manager), mgr.Add(out.reports), mgr.Add(prune), mgr.Add(tidy), mgr.Add(elected),
+		watch.Complete(reconcile.Func(out.profileChanged)), mgr.Add(out.manager), mgr.Add(out.reports), mgr.Add(deletions), mgr.Add(prune), mgr.Add(tidy), mgr.Add(elected),
 	)
 }
 

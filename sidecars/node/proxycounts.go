@@ -22,12 +22,14 @@ import (
 // countedPage is how many ManagedProxies are read at once.
 const countedPage = 500
 
-// proxyCounts knows of all ManagedProxies of the cluster what counts for the statuses of profiles: 20 MB for 100,000, as opposed to a cache of
-// the objects.
+// proxyCounts knows of ManagedProxies what counts for the statuses of profiles: 20 MB for 100,000, as opposed to a cache of the objects.
 type proxyCounts struct {
 	api client.WithWatch
-	// changed is called after each change.
+	// labels select ManagedProxies; without any it knows those of the whole cluster.
+	labels client.MatchingLabels
+	// changed is called after each change, and deleted for each ManagedProxy that is gone; it may be nil.
 	changed func()
+	deleted func(types.NamespacedName)
 
 	mu    sync.Mutex
 	known map[types.NamespacedName]countedProxy // nil until all have been read
@@ -61,7 +63,9 @@ func (c *proxyCounts) follow(ctx context.Context) {
 // list reads all ManagedProxies in pages: whole objects of a large cluster would not fit into the agent's memory.
 func (c *proxyCounts) list(ctx context.Context) (version string, err error) {
 	all := map[types.NamespacedName]countedProxy{}
-	for options := (client.ListOptions{Limit: countedPage}); ; {
+	options := client.ListOptions{Limit: countedPage}
+	c.labels.ApplyToList(&options)
+	for {
 		var page v1alpha1.ManagedProxyList
 		if err := c.api.List(ctx, &page, &options); err != nil {
 			return "", fmt.Errorf("list ManagedProxies: %w", err)
@@ -75,10 +79,22 @@ func (c *proxyCounts) list(ctx context.Context) (version string, err error) {
 		}
 	}
 	c.mu.Lock()
+	before := c.known
 	c.known = all
 	c.mu.Unlock()
+	for key := range before {
+		if _, there := all[key]; !there {
+			c.gone(key)
+		}
+	}
 	c.changed()
 	return version, nil
+}
+
+func (c *proxyCounts) gone(key types.NamespacedName) {
+	if c.deleted != nil {
+		c.deleted(key)
+	}
 }
 
 // note notes a ManagedProxy. A proxy that has ended does not count: nothing follows before the pod or the profile changes.
@@ -99,7 +115,9 @@ func note(all map[types.NamespacedName]countedProxy, p *v1alpha1.ManagedProxy) {
 func (c *proxyCounts) watch(ctx context.Context, version string) error {
 	watcher, err := retrywatch.NewRetryWatcherWithContext(ctx, version, &cache.ListWatch{
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return c.api.Watch(ctx, &v1alpha1.ManagedProxyList{}, &client.ListOptions{Raw: &o})
+			options := &client.ListOptions{Raw: &o}
+			c.labels.ApplyToList(options)
+			return c.api.Watch(ctx, &v1alpha1.ManagedProxyList{}, options)
 		},
 	})
 	if err != nil {
@@ -118,6 +136,9 @@ func (c *proxyCounts) watch(ctx context.Context, version string) error {
 			note(c.known, p)
 		}
 		c.mu.Unlock()
+		if event.Type == watch.Deleted {
+			c.gone(client.ObjectKeyFromObject(p))
+		}
 		if event.Type != watch.Bookmark {
 			c.changed()
 		}

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"istio-pod-network-controller/api/v1alpha1"
-	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/sidecars/home"

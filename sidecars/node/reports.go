@@ -215,6 +215,24 @@ func (r *sidecarReports) work(ctx context.Context, uid string) error {
 	return errLabel
 }
 
+// deletions has the node's ManagedProxies written anew that somebody else deletes, while it follows them.
+func (r *sidecarReports) deletions(api client.WithWatch) *proxyCounts {
+	return &proxyCounts{api: api, labels: client.MatchingLabels{v1alpha1.LabelNode: r.node}, changed: func() {}, deleted: r.deleted}
+}
+
+// deleted queues the report whose ManagedProxy is gone, unless this agent has deleted it.
+func (r *sidecarReports) deleted(key types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for uid, report := range r.reports {
+		if report.sandbox.Namespace == key.Namespace && report.sandbox.Name == key.Name && report.written.sandbox != "" && !report.retract {
+			report.written, report.object = writtenProxy{}, ""
+			r.reports[uid] = report
+			r.queue.Add(uid)
+		}
+	}
+}
+
 // write applies the ManagedProxy: the object first, then its status, which cannot be written to a missing object. why is part of the message.
 func (r *sidecarReports) write(ctx context.Context, report sidecarReport, why string) (types.UID, error) {
 	s, status := report.sandbox, report.status

@@ -40,13 +40,13 @@ func TestBefore_versions_areRememberedIfUsable(t *testing.T) {
 		present *profile.Version
 		usable  bool
 	}{
-		"another image":      {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.DrainSeconds = 7 }), true},
-		"the same version":   {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Image = "haproxy:1" }), false},
-		"another user":       {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.RunAsUser++ }), true},
-		"another port":       {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Network.OutboundPort++ }), true},
-		"it is transparent":  {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Network.Transparent = true }), true},
-		"another profile":    {&profile.Version{Name: "other", Hash: "h"}, false},
-		"of another mode":    {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Mode = v1alpha1.ModeShared }), false},
+		"another image":     {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.DrainSeconds = 7 }), true},
+		"the same version":  {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Image = "haproxy:1" }), false},
+		"another user":      {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.RunAsUser++ }), true},
+		"another port":      {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Network.OutboundPort++ }), true},
+		"it is transparent": {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Network.Transparent = true }), true},
+		"another profile":   {&profile.Version{Name: "other", Hash: "h"}, false},
+		"of another mode":   {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Mode = v1alpha1.ModeShared }), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -3,6 +3,8 @@ package e2e
 import (
 	"errors"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // A namespace that names no profile any more takes no proxy from a pod that runs: rules lead to it, so one that ends is started again. Each is killed
@@ -25,4 +27,16 @@ func TestSidecarNamespaceChoosesNoMore(t *testing.T) {
 			m.wantProxied(t, pod)
 		}
 	}
+}
+
+// Somebody deletes a ManagedProxy: it comes back, as it was.
+//
+//e2e:rounds nri
+func TestSidecarManagedProxyDeletedByHandComesBack(t *testing.T) {
+	t.Parallel()
+	m := newManaged(t)
+	m.startManaged(t, plainPod("shown"))
+	m.awaitSidecar(t, "shown", isServing(0))
+	must(t, m.objects.Resource(sidecarKind("managedproxies")).Namespace(m.name).Delete(t.Context(), "shown", metav1.DeleteOptions{}))
+	m.awaitSidecar(t, "shown", isServing(0))
 }
