@@ -42,11 +42,15 @@ func report(m *Manager, o observed, mem memory, d decision, pulling bool) memory
 // statusOf describes what was decided. pulling reports whether a start waits for its image.
 func statusOf(o observed, mem memory, d plan.Decision, pulling bool) Status {
 	f := mem.failures
+	serving := o.proxies[d.Serving].probes
+	why := f.why
+	if c := o.container(d.Serving); c != nil && serving.ReadyNow && versionOf(*c) == o.choice.Hash { // what has failed is over
+		why = ""
+	}
 	out := Status{
-		Profile: o.choice.Name, State: stateOf(o, d, f.inARow > 0, pulling), Restarts: mem.restarts, LastUpgrade: mem.upgrades.lastAt, Message: f.why, Failure: f.why,
+		Profile: o.choice.Name, State: stateOf(o, d, f.inARow > 0, pulling), Restarts: mem.restarts, LastUpgrade: mem.upgrades.lastAt, Message: why, Failure: f.why,
 		Final: hasFinished(o, d),
 	}
-	serving := o.proxies[d.Serving].probes
 	switch {
 	case o.choice.Refusal != "":
 		out.Message = o.choice.Refusal
@@ -55,12 +59,12 @@ func statusOf(o observed, mem memory, d plan.Decision, pulling bool) Status {
 	case !serving.ReadyNow && serving.Readiness.Why != "":
 		out.Message = "it does not answer: " + serving.Readiness.Why
 	case mem.stale != "":
-		out.Message = printable.Joined(f.why, mem.stale)
-	case f.why == "" && isFirstOfPod(o) && len(o.containers)+len(d.Actions) == 0:
+		out.Message = printable.Joined(why, mem.stale)
+	case why == "" && isFirstOfPod(o) && len(o.containers)+len(d.Actions) == 0:
 		out.Message = "its first proxy waits for those of other pods (rollout.maxParallel), or for the end of a pause of the profile; the pod runs as before meanwhile"
-	case f.why == "" && waitsForDrain(o, mem.upgrades, d):
+	case why == "" && waitsForDrain(o, mem.upgrades, d):
 		out.Message = "its upgrade waits until an older proxy has finished its connections, or drainSeconds are over"
-	case f.why == "":
+	case why == "":
 		out.Message = mem.unmoved
 	}
 	shown := o.container(d.Serving)

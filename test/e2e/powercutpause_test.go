@@ -12,7 +12,7 @@ func TestPowerCutInAPause(t *testing.T) {
 	for _, name := range names {
 		m.startManaged(t, plainPod(name))
 	}
-	m.patchProfile(t, map[string]any{"command": []any{"/bin/false"}})
+	m.patchProfile(t, map[string]any{"command": []any{"/usr/sbin/haproxy", "-db", "-f", "/none"}})
 	for _, name := range names {
 		m.awaitSidecar(t, name, says(true, "exit code 1"))
 	}

@@ -49,7 +49,7 @@ func TestSidecarProfileIsMadeAnew(t *testing.T) {
 		b.say(t, "after "+c.what)
 	}
 	m.deleteProfile(t)
-	m.createProfile(t, withOneThread(t), drains, runsAs(2338), func(spec map[string]any) { spec["command"] = []any{"/bin/false"} })
+	m.createProfile(t, withOneThread(t), drains, runsAs(2338), func(spec map[string]any) { spec["command"] = []any{"/usr/sbin/haproxy", "-db", "-f", "/none"} })
 	for _, pod := range b.pods {
 		m.awaitSidecar(t, pod.Name, says(true, "exit code"))
 	}
