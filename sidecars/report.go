@@ -44,8 +44,8 @@ func statusOf(o observed, mem memory, d plan.Decision, pulling bool) Status {
 	f := mem.failures
 	serving := o.proxies[d.Serving].probes
 	why := f.why
-	if c := o.container(d.Serving); c != nil && serving.ReadyNow && versionOf(*c) == o.choice.Hash { // what has failed is over
-		why = ""
+	if c := o.container(d.Serving); why != "" && c != nil && serving.ReadyNow && versionOf(*c) == o.choice.Hash {
+		why = "earlier: " + why
 	}
 	out := Status{
 		Profile: o.choice.Name, State: stateOf(o, d, f.inARow > 0, pulling), Restarts: mem.restarts, LastUpgrade: mem.upgrades.lastAt, Message: why, Failure: f.why,

@@ -21,9 +21,9 @@ func TestStatus_messages_mostImportantFirst(t *testing.T) {
 		want                string
 	}{
 		"it is well":                             {},
-		"a start that failed":                    {why: "exit code 1", want: "exit code 1"},
+		"a start that failed":                    {why: "exit code 1", want: "earlier: exit code 1"},
 		"a secret that is not renewed":           {stale: "no Secret", want: "no Secret"},
-		"both":                                   {why: "exit code 1", stale: "no Secret", want: "exit code 1; no Secret"},
+		"both":                                   {why: "exit code 1", stale: "no Secret", want: "earlier: exit code 1; no Secret"},
 		"it does not answer, which matters more": {why: "exit code 1", stale: "no Secret", silent: "refused", want: "it does not answer: refused"},
 		"the pod is refused, which matters even more": {refusal: "on the host's network", why: "exit code 1", silent: "refused", want: "on the host's network"},
 	} {
