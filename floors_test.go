@@ -15,7 +15,9 @@ import (
 
 // room is a package's place in the house. A package imports only packages of lines above its own, so every arrow goes down.
 type room struct {
-	dir string
+	// floor begins a floor of the house: this room and the next ones are on it.
+	floor string
+	dir   string
 	// own are the packages of this module that it may import.
 	own string
 	// others are the modules, or parts of them, that it may import beside the standard library. A star is any.
@@ -29,7 +31,7 @@ const impure = "net net/http os os/exec syscall"
 
 var rooms = []room{
 	// The ground. What all share knows little: podnet, sidecar and jitter travel to programs that link no Kubernetes.
-	{dir: "iptables", never: impure}, // rules are data
+	{floor: "the ground", dir: "iptables", never: impure}, // rules are data
 	{dir: "internal/podnet", never: "net/http"},
 	{dir: "internal/printable", never: impure},
 	{dir: "internal/jitter", never: impure},
@@ -46,7 +48,7 @@ var rooms = []room{
 	{dir: "internal/netns", own: "internal/podnet internal/rawnetlink", others: "github.com/vishvananda/netns golang.org/x/sys/unix"},
 
 	// Kernel and runtimes. They know neither Kubernetes nor a core, and the runtimes do not know each other.
-	{dir: "iptables/foreign", own: "iptables internal/netns internal/podnet internal/rawnetlink", others: "golang.org/x/sys/unix"},
+	{floor: "kernel and runtimes", dir: "iptables/foreign", own: "iptables internal/netns internal/podnet internal/rawnetlink", others: "golang.org/x/sys/unix"},
 	{dir: "iptables/routing", own: "iptables iptables/foreign internal/netns internal/rawnetlink", others: "golang.org/x/sys/unix"},
 	{dir: "iptables/nftables", own: "iptables iptables/routing internal/netns internal/rawnetlink", others: "github.com/google/nftables golang.org/x/sys/unix"},
 	{dir: "iptables/xtables", own: "iptables iptables/foreign iptables/routing internal/netns internal/rawnetlink", others: "github.com/coreos/go-iptables golang.org/x/sys/unix"},
@@ -69,25 +71,25 @@ var rooms = []room{
 
 	// The cores. They declare what they need of the floors below, and do not know each other.
 	{
-		dir: "controllers", own: "iptables internal/intent internal/jitter internal/outage internal/podnet internal/podreport",
+		floor: "cores", dir: "controllers", own: "iptables internal/intent internal/jitter internal/outage internal/podnet internal/podreport",
 		others: "github.com/go-logr/logr github.com/prometheus golang.org/x k8s.io sigs.k8s.io",
 	},
 	{dir: "api/v1alpha1", others: "k8s.io/apimachinery"},
 	{dir: "sidecars/secretvolume"},
 	{dir: "sidecars/istio", own: "api/v1alpha1", others: "k8s.io/api/core/v1 sigs.k8s.io/yaml", never: impure},
-	{dir: "sidecars/profile", own: "api/v1alpha1 internal/sidecar sidecars/istio", others: "golang.org/x/sys/unix k8s.io", never: impure},
+	{dir: "sidecars/profile", own: "api/v1alpha1 internal/intent internal/sidecar sidecars/istio", others: "golang.org/x/sys/unix k8s.io", never: impure},
 	{dir: "sidecars/plan", own: "internal/sidecar", never: impure},
 	{
-		dir: "sidecars/home", own: "api/v1alpha1 internal/jitter internal/podnet internal/printable internal/sidecar sidecars/istio sidecars/profile",
+		dir: "sidecars/home", own: "api/v1alpha1 internal/intent internal/jitter internal/podnet internal/printable internal/sidecar sidecars/istio sidecars/profile",
 		others: "golang.org/x/sys/unix k8s.io/api/core/v1 sigs.k8s.io/controller-runtime/pkg/log",
 	},
 	{dir: "sidecars/probe", own: "api/v1alpha1 sidecars/profile", never: impure},
 	{dir: "sidecars/rollout", own: "api/v1alpha1 internal/podnet sidecars/home sidecars/istio sidecars/profile", others: "k8s.io/apimachinery"},
-	{dir: "sidecars", own: "api/v1alpha1 internal/jitter internal/podnet internal/printable internal/sidecar sidecars/home sidecars/istio sidecars/plan sidecars/probe sidecars/profile sidecars/rollout", others: "github.com/prometheus golang.org/x k8s.io sigs.k8s.io"},
+	{dir: "sidecars", own: "api/v1alpha1 internal/intent internal/jitter internal/podnet internal/printable internal/sidecar sidecars/home sidecars/istio sidecars/plan sidecars/probe sidecars/profile sidecars/rollout", others: "github.com/prometheus golang.org/x k8s.io sigs.k8s.io"},
 	{dir: "sidecars/shared", own: "api/v1alpha1 internal/jitter internal/podnet internal/printable internal/sidecar sidecars sidecars/home sidecars/profile", others: "golang.org/x k8s.io sigs.k8s.io"},
 
 	{
-		dir: "sidecars/node", own: "api/v1alpha1 controllers internal/intent internal/jitter internal/netns internal/podnet internal/printable internal/sidecar iptables/kernel runtime/container " +
+		floor: "around the cores", dir: "sidecars/node", own: "api/v1alpha1 controllers internal/intent internal/jitter internal/netns internal/podnet internal/printable internal/sidecar iptables/kernel runtime/container " +
 			"sidecars sidecars/home sidecars/istio sidecars/probe sidecars/profile sidecars/rollout sidecars/secretvolume sidecars/shared",
 		others: "github.com/go-logr/logr github.com/prometheus golang.org/x google.golang.org/grpc k8s.io sigs.k8s.io",
 	},
@@ -118,7 +120,7 @@ var rooms = []room{
 
 	// The wiring. Flags live in agent/cli.
 	{
-		dir: "agent", others: "github.com/containerd github.com/fsnotify github.com/go-logr github.com/moby github.com/prometheus golang.org/x google.golang.org k8s.io sigs.k8s.io",
+		floor: "wiring", dir: "agent", others: "github.com/containerd github.com/fsnotify github.com/go-logr github.com/moby github.com/prometheus golang.org/x google.golang.org k8s.io sigs.k8s.io",
 		own: "api/v1alpha1 controllers diagnostics/inspect diagnostics/inspectserver internal/agentstatus internal/apiauth internal/intent internal/jitter internal/netns internal/outage internal/podnet " +
 			"internal/selfreport internal/serving internal/sidecar iptables iptables/kernel runtime/cni runtime/cni/install runtime/cri runtime/docker runtime/nri sidecars/node",
 	},
@@ -129,14 +131,14 @@ var rooms = []room{
 	},
 
 	// The programs.
-	{dir: ".", own: "agent/cli"},
+	{floor: "programs", dir: ".", own: "agent/cli"},
 	{dir: "cmd/istio-pod-network-cni", own: "internal/podnet runtime/cni", others: "github.com/containernetworking/cni"},
 	{dir: "cmd/istio-pod-network-probe", never: "net/http"}, // the kubelet starts it every few seconds
 	{dir: "cmd/istio-pod-network-wait", own: "internal/redirection"},
 	{dir: "cmd/kubectl-pod_network", own: "diagnostics/commands internal/cmdline", others: "k8s.io/cli-runtime k8s.io/client-go/plugin"},
 
 	// What tests share.
-	{dir: "test/kerneltest", own: "internal/netns iptables", others: "github.com/vishvananda/netlink golang.org/x/sys/unix"},
+	{floor: "tests", dir: "test/kerneltest", own: "internal/netns iptables", others: "github.com/vishvananda/netlink golang.org/x/sys/unix"},
 	{dir: "test/conformance"},
 	{dir: "test/terminal", others: "golang.org/x/sys/unix"},
 	{dir: "test/interpreter", own: "iptables", never: impure},

@@ -50,8 +50,8 @@ const (
 //
 //   - The Programmer follows a sandbox with Follow once its rules are in force: no connection goes past a proxy that does not run yet.
 //   - Each event, and each time that a Decision asks for, puts the sandbox into a queue. The end of a proxy's process is such an event.
-//   - A worker takes a step: it reads the sandbox (view), learns what has changed, decides (Decide), acts (stepping), and reports.
-//   - Proxies are asked outside of the workers (questions). An answer that is news is such an event.
+//   - A worker reconciles it: it observes, learns what has changed, decides, has the rules lead to the serving proxy, acts, and reports.
+//   - Proxies are asked outside of the workers. An answer that is news is such an event.
 //   - The runtime is the only memory of what runs. What is remembered here (failures, answers) may be lost at any time.
 //   - A sweep finds leftovers of sandboxes that nobody follows.
 //   - When the agent ends, nothing is ended: proxies run on without it.

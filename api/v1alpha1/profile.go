@@ -111,9 +111,7 @@ type ProxyProfileList struct {
 
 // ProxyProfileSpec is how a proxy is run.
 //
-// +kubebuilder:validation:XValidation:rule="self.runAsUser == oldSelf.runAsUser",message="runAsUser does not change: the rules of pods name it; make another profile"
-// +kubebuilder:validation:XValidation:rule="self.network.outboundPort == oldSelf.network.outboundPort && self.network.inboundPort == oldSelf.network.inboundPort",message="the ports do not change: the rules of pods lead there; make another profile"
-// +kubebuilder:validation:XValidation:rule="(has(self.network.transparent) && self.network.transparent) == (has(oldSelf.network.transparent) && oldSelf.network.transparent)",message="transparent does not change: the rules of pods depend on it; make another profile"
+// +kubebuilder:validation:XValidation:rule="self.mode != 'shared' || self.network.outboundPort == oldSelf.network.outboundPort && self.network.inboundPort == oldSelf.network.inboundPort",message="the ports of a shared proxy do not change: the rules of pods lead there; make another profile"
 // +kubebuilder:validation:XValidation:rule="self.mode == oldSelf.mode",message="mode does not change: proxies of both modes would serve the same pods; make another profile, and have the pods choose it"
 // +kubebuilder:validation:XValidation:rule="self.mode == 'shared' || has(self.image)",message="image is missing"
 // +kubebuilder:validation:XValidation:rule="(self.mode == 'shared') == has(self.shared)",message="shared belongs to mode shared, which needs it"

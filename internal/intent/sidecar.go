@@ -32,7 +32,7 @@ type ManagedProxy struct {
 	InboundPorts string `json:"inboundPorts,omitempty"`
 	// Transparent captures inbound connections with TPROXY.
 	Transparent bool `json:"transparent,omitempty"`
-	// Beside own the sockets of the pod's other proxies: of one that finishes its connections, or is about to start.
+	// Beside own the sockets of the pod's other proxies: a former proxy that finishes its connections, or the next one before its start.
 	Beside []Owner `json:"beside,omitempty"`
 	// Refused says why the pod gets no proxy although it has chosen one, and what to do.
 	Refused string `json:"-"`

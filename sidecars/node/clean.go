@@ -17,7 +17,7 @@ import (
 
 // Clean removes what proxies that have ended left on a node whose agent runs no proxies any more.
 type Clean struct {
-	// Root, SharedRoot and Profiles are those of Config.
+	// Root, SharedRoot and Profiles are as in Config.
 	Root, SharedRoot, Profiles string
 	// DryRun says what would be removed, and removes nothing.
 	DryRun bool

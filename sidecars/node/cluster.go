@@ -74,7 +74,7 @@ func (c sidecarCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.
 	return out, err
 }
 
-// startTime is how long a pod whose containers run counts as one that starts.
+// startTime is how long a pod counts as starting after its containers have started.
 const startTime = 30 * time.Second
 
 // isLater reports whether a pod has chosen its first proxy after it had started. Its rules come once that is ready: until then its connections work as

@@ -4,6 +4,7 @@
 //	istio.go      Istio's proxy, as its injector would run it
 //	instance.go   one proxy: image, arguments, environment, files
 //	resources.go  its bounds
+//	route.go      what the rules need to know of it
 //	version.go    a ProxyProfile that can be used, its hash, and where its proxies are asked
 //	template.go   files from templates
 //	position.go   where in a file a value may be printed

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,8 +23,8 @@ func runsAs(id int64) func(map[string]any) {
 	return func(spec map[string]any) { spec["runAsUser"], spec["runAsGroup"] = id, id }
 }
 
-// A profile that is deleted and made anew under its name, with another user or other ports, is an upgrade like any other: no new connection fails, and
-// none that is open breaks. If it does not work, the proxies serve on that were there.
+// Another user or other ports, by an edit of the profile or by a new one under its name, are an upgrade like any other: no new connection fails, and none
+// that is open breaks. If it does not work, the former proxies serve on.
 //
 //e2e:rounds nri
 func TestSidecarProfileIsMadeAnew(t *testing.T) {
@@ -35,14 +36,19 @@ func TestSidecarProfileIsMadeAnew(t *testing.T) {
 		what   string
 		change []func(map[string]any)
 	}{
+		{"an edit of the user", nil},
 		{"another user", []func(map[string]any){runsAs(2337)}},
 		{"other ports", []func(map[string]any){runsAs(2337), withPorts(t, 15201, 15206, 15221)}},
 		{"the first ones again", nil},
 	} {
 		before, err := m.sidecar(t.Context(), b.pods[0].Name)
 		must(t, err)
-		m.deleteProfile(t)
-		m.createProfile(t, append(c.change, withOneThread(t), drains)...)
+		if strings.Contains(c.what, "edit") {
+			m.patchProfile(t, map[string]any{"runAsUser": int64(2336)})
+		} else {
+			m.deleteProfile(t)
+			m.createProfile(t, append(c.change, withOneThread(t), drains)...)
+		}
 		for _, pod := range b.pods {
 			m.awaitSidecar(t, pod.Name, isUpgraded(before))
 		}

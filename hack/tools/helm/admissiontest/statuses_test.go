@@ -49,17 +49,18 @@ func takesCounts(t *testing.T, profiles dynamic.ResourceInterface) {
 	}
 }
 
-// changesProfile changes what the rules of running pods depend on, and to numbers that agents cannot read: both are refused.
+// changesProfile changes what the rules of pods with a shared proxy depend on, and to numbers that agents cannot read: both are refused. Rules of other
+// pods follow their proxies.
 func changesProfile(t *testing.T, profiles dynamic.ResourceInterface) {
-	const stays, toPerPod = "make another profile", `{"spec":{"mode":"perPod","image":"a/b","shared":null}}`
+	const toPerPod, ofShared = `{"spec":{"mode":"perPod","image":"a/b","shared":null}}`, `{"spec":{"network":{"inboundPort":16107}}}`
 	for patch, want := range map[string]string{
-		toPerPod: "mode does not change",
-		`{"spec":{"network":{"inboundPort":16006}}}`: stays, `{"spec":{"network":{"transparent":true}}}`: stays, `{"spec":{"runAsUser":1400}}`: stays,
+		toPerPod: "mode does not change", ofShared: "make another profile",
+		`{"spec":{"network":{"inboundPort":16006}}}`: "", `{"spec":{"network":{"transparent":true}}}`: "", `{"spec":{"runAsUser":1400}}`: "",
 		`{"spec":{"image":"a/b:2"}}`: "", `{"spec":{"network":{"excludeInboundPorts":[15021,9100]}}}`: "",
 		`{"spec":{"network":{"excludeInboundPorts":[65616]}}}`: "spec.network.excludeInboundPorts[0]",
 		`{"spec":{"rollout":{"partition":2147483648}}}`:        "partition is a number of nodes",
 	} {
-		name := map[bool]string{true: "envoy-shared", false: "haproxy"}[patch == toPerPod]
+		name := map[bool]string{true: "envoy-shared", false: "haproxy"}[patch == toPerPod || patch == ofShared]
 		_, err := profiles.Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want %q", patch, err, want)
