@@ -19,7 +19,7 @@ func route(m *Manager, o observed, d decision) decision {
 	return d
 }
 
-// routeOf returns what the rules need to know of the sandbox's proxies. They lead to the serving proxy; if none serves, to the next one that is started.
+// routeOf returns what the rules need to know of the sandbox's proxies. They lead to the serving proxy; if none serves, to the proxy that is started next.
 // known is false if there is no such proxy, or nothing is known of it.
 func routeOf(o observed, d decision) (to intent.ManagedProxy, serves, known bool) {
 	starts := slices.ContainsFunc(d.plan.Actions, func(a plan.Action) bool {
