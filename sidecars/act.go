@@ -40,7 +40,7 @@ func act(ctx context.Context, m *Manager, o observed, mem memory, d decision) (_
 		case plan.Remove:
 			if errAction = m.Runtime.Remove(ctx, a.ID); errAction == nil {
 				o = o.without(a.ID)
-				errAction = o.home.Forget(a.Epoch)
+				errAction = o.home.Epoch(a.Epoch).Forget()
 			}
 		}
 		if errAction != nil {
@@ -54,7 +54,7 @@ func act(ctx context.Context, m *Manager, o observed, mem memory, d decision) (_
 
 // stop ends a proxy. It is noted first: otherwise an agent that starts takes that for an end of its own, and may never start another one.
 func stop(ctx context.Context, m *Manager, o observed, mem memory, version *profile.Version, a plan.Action) (observed, memory, error) {
-	_ = o.home.Note(home.Telling, a.Epoch) // a home that is full or gone keeps no proxy
+	_ = o.home.Epoch(a.Epoch).Note(home.Telling) // a home that is full or gone keeps no proxy
 	p := o.proxies[a.ID]
 	again := p.stopped // the runtime has refused to
 	p.stopped = true
@@ -80,10 +80,10 @@ func stop(ctx context.Context, m *Manager, o observed, mem memory, version *prof
 func drain(ctx context.Context, m *Manager, o observed, a plan.Action) error {
 	c := o.container(a.ID)
 	if c != nil && c.StopSignal != "" { // an Envoy's successor tells it; without a handover it is ended at DrainLimit
-		if err := o.home.Note(home.Telling, a.Epoch); err != nil {
+		if err := o.home.Epoch(a.Epoch).Note(home.Telling); err != nil {
 			return err
 		}
-		if port := o.home.Facts(a.Epoch).AdminPort; port != 0 { // told by a signal alone, it takes connections until it ends
+		if port := o.home.Epoch(a.Epoch).Facts().AdminPort; port != 0 { // told by a signal alone, it takes connections until it ends
 			if err := m.Asker.Close(ctx, o.sandbox, port); err != nil {
 				log.FromContext(ctx).Error(err, "listeners of Istio's proxy not closed before it drains", "epoch", a.Epoch)
 			}
@@ -92,18 +92,18 @@ func drain(ctx context.Context, m *Manager, o observed, a plan.Action) error {
 			return err
 		}
 	}
-	return o.home.Note(home.Draining, a.Epoch)
+	return o.home.Epoch(a.Epoch).Note(home.Draining)
 }
 
 // settle writes down and tells what was learned.
 func settle(ctx context.Context, m *Manager, o observed, mem memory, learned news) memory {
 	for _, epoch := range learned.serving {
-		if err := o.home.Note(home.Ready, epoch); err != nil {
+		if err := o.home.Epoch(epoch).Note(home.Ready); err != nil {
 			log.FromContext(ctx).Error(err, "proxy that serves not noted", "epoch", epoch)
 		}
 	}
 	for _, epoch := range learned.gone {
-		_ = o.home.Forget(epoch) // what cannot be removed goes with the home
+		_ = o.home.Epoch(epoch).Forget() // what cannot be removed goes with the home
 	}
 	for _, f := range learned.faults {
 		if f.proxy.probes.WasReady {

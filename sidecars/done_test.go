@@ -37,7 +37,7 @@ func TestIsDone_onFailureAndCode0_isNotStartedAgain(t *testing.T) {
 				if said := n.said["u1"]; c.code == 0 && (said.State != v1alpha1.Ended || said.Failure != "" || said.Restarts != 0 || said.Message != endedWell || said.Final) {
 					t.Errorf("the ManagedProxy says %+v", said)
 				}
-				if files, err := os.ReadDir(m.Homes.Of(podnet.Key{PodUID: "u1", Sandbox: "sandbox-u1"}).Files(0)); err == nil {
+				if files, err := os.ReadDir(m.Homes.Of(podnet.Key{PodUID: "u1", Sandbox: "sandbox-u1"}).Epoch(0).Files()); err == nil {
 					t.Errorf("files of the proxy are left: %v", files)
 				}
 				m, stop = agent()

@@ -43,7 +43,7 @@ func joinLine(ctx context.Context, prober Prober, h home.Home, spec sidecar.Spec
 		return nil, err
 	}
 	out.Line, out.Epoch = from.HotRestart.Line, from.HotRestart.Epoch+1
-	return out, errors.Join(h.Note(home.Successor, from.Epoch), endInitializing(h.Shm()))
+	return out, errors.Join(h.Epoch(from.Epoch).Note(home.Successor), endInitializing(h.Shm()))
 }
 
 // canFollow returns nil if both Envoys have the same version of the hot restart, errReplace if they do not and the profile has the running

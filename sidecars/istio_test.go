@@ -134,7 +134,7 @@ func TestIstio_newPod_proxyIsAsInjected(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if facts := m.Homes.Of(sandboxOf("u1").Key()).Facts(0); facts.StatusPort != 15020 || facts.AdminPort != 15000 {
+		if facts := m.Homes.Of(sandboxOf("u1").Key()).Epoch(0).Facts(); facts.StatusPort != 15020 || facts.AdminPort != 15000 {
 			t.Errorf("it is asked by %+v", facts)
 		}
 	})
@@ -200,7 +200,7 @@ func TestIstio_upgrade_oldEnvoyClosesItsListeners(t *testing.T) {
 		n.changeTo(m, 2)
 		after(5 * time.Second)
 		n.mustServe(t, []string{"u1"}, 2)
-		first, second := m.Homes.Of(sandboxOf("u1").Key()).Facts(0), m.Homes.Of(sandboxOf("u1").Key()).Facts(1)
+		first, second := m.Homes.Of(sandboxOf("u1").Key()).Epoch(0).Facts(), m.Homes.Of(sandboxOf("u1").Key()).Epoch(1).Facts()
 		if second.StatusPort == 15020 || second.AdminPort == 15000 || second.AdminPort == 0 || !slices.Equal(n.meshed.closed, []int32{15000}) {
 			t.Errorf("asked by %+v, then %+v; closed: %v", first, second, n.meshed.closed)
 		}
@@ -251,7 +251,7 @@ func TestIstio_longAnnotation_isSaidInShort(t *testing.T) {
 	long := strings.Repeat("x", 200<<10)
 	meshedly(t, func(n *fakeNode) { n.meshed.annotations = map[string]string{"inject.istio.io/templates": long} }, func(t *testing.T, n *fakeNode, _ func() (*Manager, func()), m *Manager) {
 		said := n.mustSay(t, "u1", v1alpha1.Running, true)
-		if facts := m.Homes.Of(sandboxOf("u1").Key()).Facts(0); len(said.Message) > v1alpha1.MaxMessage || len(facts.Aside) > v1alpha1.MaxMessage {
+		if facts := m.Homes.Of(sandboxOf("u1").Key()).Epoch(0).Facts(); len(said.Message) > v1alpha1.MaxMessage || len(facts.Aside) > v1alpha1.MaxMessage {
 			t.Errorf("a message of %d bytes, of %d in the home", len(said.Message), len(facts.Aside))
 		}
 		n.change(func() { n.failures["create"] = errors.New(long) })

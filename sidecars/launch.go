@@ -62,8 +62,8 @@ func prepare(ctx context.Context, m *Manager, o observed, p *profile.Version, ep
 	if err != nil {
 		return l, err
 	}
-	err = errors.Join(o.home.Prepare(l.owner), o.home.WriteFiles(epoch, files, l.owner), o.home.ForgetSecrets(epoch), o.home.PrepareIstio(l.instance, l.owner))
-	err = errors.Join(err, o.home.WriteFacts(epoch, home.FactsOf(l.instance)))
+	own := o.home.Epoch(epoch)
+	err = errors.Join(o.home.Prepare(l.owner), own.WriteFiles(files, l.owner), own.ForgetSecrets(), own.PrepareIstio(l.instance, l.owner), own.WriteFacts(home.FactsOf(l.instance)))
 	if err != nil || len(l.instance.Version.Spec.Secrets) == 0 {
 		return l, err
 	}
@@ -72,7 +72,7 @@ func prepare(ctx context.Context, m *Manager, o observed, p *profile.Version, ep
 			return l, err
 		}
 	}
-	return l, o.home.GrantSecrets(ctx, m.Secrets, l.instance, l.owner)
+	return l, own.GrantSecrets(ctx, m.Secrets, l.instance, l.owner)
 }
 
 // withIstio adds what Istio's injector would have added to the pod. While the control plane's ConfigMaps cannot be used, it is computed from what made
@@ -154,7 +154,7 @@ func handOver(o observed, from sidecar.Container, l launch) error {
 	if l.instance.Version.Spec.Handover == v1alpha1.HandoverHAProxy {
 		return o.home.GiveSocket(from.Epoch, l.owner)
 	}
-	of, next := o.home.Facts(from.Epoch).Proxy, l.instance.Version.ManagedProxy()
+	of, next := o.home.Epoch(from.Epoch).Facts().Proxy, l.instance.Version.ManagedProxy()
 	if of.Profile != "" && of.Owner != next.Owner {
 		return fmt.Errorf("the running proxy stays: it is %s, and the profile's present version is %s, which can take nothing over from it; make the pod anew", of.Owner.Words(), next.Owner.Words())
 	}

@@ -22,7 +22,7 @@ func TestManager_newPod_firstProxyHasItsAddresses(t *testing.T) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
 		after(time.Second)
-		text, err := os.ReadFile(filepath.Join(m.Homes.Of(sandboxOf("u1").Key()).Files(0), "haproxy.cfg"))
+		text, err := os.ReadFile(filepath.Join(m.Homes.Of(sandboxOf("u1").Key()).Epoch(0).Files(), "haproxy.cfg"))
 		if want := "'10.0.0.1' '10.0.0.1' 'fd00::1'"; err != nil || string(text) != want {
 			t.Errorf("the file has %q, error %v; want %q", text, err, want)
 		}

@@ -155,7 +155,7 @@ func TestForget_otherEpoch_keepsItsFiles(t *testing.T) {
 		after(time.Second)
 		n.change(func() { delete(n.containers, "c002") }) // by the kubelet
 		after(3 * time.Second)
-		if _, err := os.Stat(m.Homes.Of(podnet.Key{PodUID: "u1", Sandbox: "sandbox-u1"}).Files(0)); err != nil {
+		if _, err := os.Stat(m.Homes.Of(podnet.Key{PodUID: "u1", Sandbox: "sandbox-u1"}).Epoch(0).Files()); err != nil {
 			t.Errorf("files of the proxy that serves: %v", err)
 		}
 	})

@@ -74,7 +74,7 @@ func statusOf(o observed, mem memory, d plan.Decision, pulling bool) Status {
 	if shown != nil {
 		out.Epoch, out.Image, out.Hash = shown.Epoch, shown.Image, versionOf(*shown)
 		out.Ready = shown.ID == d.Serving && o.proxies[shown.ID].probes.ReadyNow
-		facts := o.home.Facts(shown.Epoch)
+		facts := o.home.Epoch(shown.Epoch).Facts()
 		out.Labels = facts.Labels
 		out.Message = printable.Joined(printable.Joined(printable.Joined(out.Message, standInFor(o, mem.upgrades, *shown)), mem.outdated), facts.Aside)
 	}

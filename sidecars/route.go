@@ -28,7 +28,7 @@ func routeOf(o observed, d decision) (to intent.ManagedProxy, serves, known bool
 	serving := o.container(d.plan.Serving)
 	switch {
 	case serving != nil:
-		to = o.home.Facts(serving.Epoch).Proxy
+		to = o.home.Epoch(serving.Epoch).Facts().Proxy
 	case d.version != nil && starts:
 		to = d.version.ManagedProxy()
 	}
@@ -36,7 +36,7 @@ func routeOf(o observed, d decision) (to intent.ManagedProxy, serves, known bool
 		return to, false, false
 	}
 	for _, c := range o.containers {
-		if of := o.home.Facts(c.Epoch).Proxy; c.State == sidecar.Running && of.Profile != "" {
+		if of := o.home.Epoch(c.Epoch).Facts().Proxy; c.State == sidecar.Running && of.Profile != "" {
 			to.Beside = append(to.Beside, of.Owner)
 		}
 	}

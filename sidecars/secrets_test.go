@@ -135,7 +135,7 @@ func TestGrantSecrets_sources_areMounted(t *testing.T) {
 			}
 		}
 		home := m.Homes.Of(podnet.Key{PodUID: "u1", Sandbox: "sandbox-u1"})
-		err := filepath.WalkDir(home.SecretsDir(0), func(path string, d os.DirEntry, err error) error {
+		err := filepath.WalkDir(home.Epoch(0).Secrets(), func(path string, d os.DirEntry, err error) error {
 			info, errInfo := d.Info()
 			if err = errors.Join(err, errInfo); err == nil && d.Type() != os.ModeSymlink && info.Mode().Perm()&0o077 != 0 {
 				t.Errorf("%s has the mode %s", path, info.Mode())
@@ -163,7 +163,7 @@ func TestRenewSecrets_secretChanges_filesChangeInPlace(t *testing.T) {
 		}
 		// What the proxy does not see any more is gone.
 		home := m.Homes.Of(podnet.Key{PodUID: "u1", Sandbox: "sandbox-u1"})
-		if old, err := filepath.Glob(filepath.Join(home.SecretsDir(0), "*", "..v*")); err != nil || len(old) != 2 {
+		if old, err := filepath.Glob(filepath.Join(home.Epoch(0).Secrets(), "*", "..v*")); err != nil || len(old) != 2 {
 			t.Errorf("versions %v, error %v", old, err)
 		}
 	})

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"istio-pod-network-controller/api/v1alpha1"
@@ -37,23 +36,21 @@ func FactsOf(i profile.Instance) Facts {
 	return out
 }
 
-// Facts returns the facts of an epoch, none if they are not known.
-func (h Home) Facts(epoch uint32) (out Facts) {
-	text, err := os.ReadFile(h.factsFile(epoch))
+// Facts returns the facts, none if they are not known.
+func (e Epoch) Facts() (out Facts) {
+	text, err := os.ReadFile(factsFile(e))
 	if err != nil || json.Unmarshal(text, &out) != nil {
 		return Facts{}
 	}
 	return out
 }
 
-// WriteFacts keeps the facts of an epoch.
-func (h Home) WriteFacts(epoch uint32, f Facts) error {
-	if err := ReplaceFile(h.factsFile(epoch), f); err != nil {
+// WriteFacts keeps the facts.
+func (e Epoch) WriteFacts(f Facts) error {
+	if err := ReplaceFile(factsFile(e), f); err != nil {
 		return fmt.Errorf("note what the proxy is: %w", err)
 	}
 	return nil
 }
 
-func (h Home) factsFile(epoch uint32) string {
-	return filepath.Join(h.Path, "facts-"+number(epoch)+grantSuffix)
-}
+func factsFile(e Epoch) string { return e.path("facts") + grantSuffix }

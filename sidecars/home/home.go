@@ -69,6 +69,15 @@ type Home struct{ Path string }
 // Of returns the home of a sandbox.
 func (h Homes) Of(k podnet.Key) Home { return Home{filepath.Join(h.Root, name(k))} }
 
+// Epoch is what one proxy of the sandbox has in its home.
+type Epoch struct {
+	home   Home
+	number uint32
+}
+
+// Epoch returns what the proxy of an epoch has.
+func (h Home) Epoch(number uint32) Epoch { return Epoch{h, number} }
+
 // name is a sandbox's directory. Both parts are IDs that the API server and the runtime have made.
 func name(k podnet.Key) string { return filepath.Base(k.PodUID) + "." + filepath.Base(k.Sandbox) }
 
@@ -95,7 +104,7 @@ func (h Home) Prepare(o Owner) error {
 	if err := os.MkdirAll(h.Path, 0o711); err != nil { //nolint:gosec // the root directory above lets only root pass
 		return fmt.Errorf("make directory: %w", err)
 	}
-	return errors.Join(makeDir(h.Run(), o), makeDir(h.Shm(), o), h.Note(User, uint32(o.UID)))
+	return errors.Join(makeDir(h.Run(), o), makeDir(h.Shm(), o), note(h, keyOf(User, uint32(o.UID))))
 }
 
 // GiveSocket has an epoch's HAProxy hand over its listeners to a proxy of another user. A HAProxy without such a socket has none to hand over.
@@ -124,9 +133,9 @@ func makeDir(path string, o Owner) error {
 	return nil
 }
 
-// WriteFiles writes the files of an epoch's proxy, in place of the files of an agent that was killed.
-func (h Home) WriteFiles(epoch uint32, files map[string]string, o Owner) error {
-	dir := h.Files(epoch)
+// WriteFiles writes the proxy's files, in place of the files of an agent that was killed.
+func (e Epoch) WriteFiles(files map[string]string, o Owner) error {
+	dir := e.Files()
 	if err := os.RemoveAll(dir); err != nil { // of an agent that was killed before it started the proxy
 		return fmt.Errorf("remove old files: %w", err)
 	}
@@ -141,13 +150,13 @@ func (h Home) WriteFiles(epoch uint32, files map[string]string, o Owner) error {
 	return nil
 }
 
-// Files is the directory of an epoch's files.
-func (h Home) Files(epoch uint32) string {
-	return filepath.Join(h.Path, "files-"+number(epoch))
-}
+// Files is the directory of the proxy's files.
+func (e Epoch) Files() string { return e.path("files") }
 
-// SecretsDir is the directory of an epoch's secrets.
-func (h Home) SecretsDir(epoch uint32) string { return filepath.Join(h.Path, "secrets-"+number(epoch)) }
+// Secrets is the directory of the proxy's secrets.
+func (e Epoch) Secrets() string { return e.path("secrets") }
+
+func (e Epoch) path(kind string) string { return filepath.Join(e.home.Path, kind+"-"+number(e.number)) }
 
 func number(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
@@ -173,8 +182,8 @@ func DialSocket(ctx context.Context, path string) (net.Conn, error) {
 	return conn, nil
 }
 
-// istioHome is the directory of what only Istio's proxy of an epoch has.
-func istioHome(h Home, epoch uint32) string { return filepath.Join(h.Path, "istio-"+number(epoch)) }
+// istioHome is the directory of what only Istio's proxy has.
+func istioHome(e Epoch) string { return e.path("istio") }
 
 // writeOwned writes a file that only the proxy can read.
 func writeOwned(path string, content []byte, o Owner) error {

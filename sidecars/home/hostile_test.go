@@ -210,8 +210,8 @@ func newNodeInMemory(t *testing.T, o Owner) (Homes, Home, secretDir) {
 		t.Fatal(err)
 	}
 	h := homes.Of(podnet.Key{PodUID: "u1", Sandbox: "s1"})
-	d := secretDir{filepath.Join(h.SecretsDir(0), "tls"), o}
-	err = errors.Join(h.Prepare(o), h.WriteFiles(0, map[string]string{"haproxy.cfg": "global"}, o), makeDir(h.SecretsDir(0), o), makeDir(d.path, o))
+	d := secretDir{filepath.Join(h.Epoch(0).Secrets(), "tls"), o}
+	err = errors.Join(h.Prepare(o), h.Epoch(0).WriteFiles(map[string]string{"haproxy.cfg": "global"}, o), makeDir(h.Epoch(0).Secrets(), o), makeDir(d.path, o))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +282,7 @@ func TestSecrets_applicationWithMounts_isFound(t *testing.T) {
 	if err := d.replace(map[string][]byte{"tls.key": []byte(marker)}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	app := startContainer(t, "application "+homes.Root, id, "", []sidecar.Mount{{Host: h.SecretsDir(0), Container: profile.PathSecrets, ReadOnly: true}})
+	app := startContainer(t, "application "+homes.Root, id, "", []sidecar.Mount{{Host: h.Epoch(0).Secrets(), Container: profile.PathSecrets, ReadOnly: true}})
 	if got := app.ask(t, marker); !strings.Contains(got, profile.PathSecrets+"/tls/tls.key") || !strings.Contains(got, "/proc/1/root"+profile.PathSecrets) {
 		t.Errorf("it sees %s", got)
 	}

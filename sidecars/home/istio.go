@@ -21,8 +21,8 @@ func IstioWritable() []string {
 }
 
 // PrepareIstio makes the directories that a computed proxy writes to, anew. Other proxies need none.
-func (h Home) PrepareIstio(i profile.Instance, o Owner) error {
-	dir := istioHome(h, i.Epoch)
+func (e Epoch) PrepareIstio(i profile.Instance, o Owner) error {
+	dir := istioHome(e)
 	if err := os.RemoveAll(dir); err != nil || i.Istio == nil {
 		return err
 	}

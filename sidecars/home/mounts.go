@@ -13,34 +13,34 @@ const pathShm = "/dev/shm"
 
 // Mounts returns what a proxy sees of the home, and the directories of the node that its secrets name.
 func (h Home) Mounts(i profile.Instance) []sidecar.Mount {
-	epoch, secrets := i.Epoch, i.Version.Spec.Secrets
+	e, secrets := h.Epoch(i.Epoch), i.Version.Spec.Secrets
 	out := []sidecar.Mount{
 		{Host: h.Run(), Container: profile.PathRun, Relabel: true},
-		{Host: h.Files(epoch), Container: profile.PathFiles, ReadOnly: true, Relabel: true},
+		{Host: e.Files(), Container: profile.PathFiles, ReadOnly: true, Relabel: true},
 		{Host: h.Shm(), Container: pathShm, Relabel: true}, // the application uses the sandbox's /dev/shm
 	}
 	if len(secrets) > 0 {
-		out = append(out, sidecar.Mount{Host: h.SecretsDir(epoch), Container: profile.PathSecrets, ReadOnly: true, Relabel: true})
+		out = append(out, sidecar.Mount{Host: e.Secrets(), Container: profile.PathSecrets, ReadOnly: true, Relabel: true})
 	}
 	for _, s := range secrets {
 		if s.WorkloadAPI != nil {
 			out = append(out, sidecar.Mount{Host: s.WorkloadAPI.HostDirectory, Container: filepath.Join(profile.PathSecrets, s.Name), ReadOnly: true})
 		}
 	}
-	return append(out, h.istioMounts(i)...)
+	return append(out, istioMounts(e, i)...)
 }
 
 // istioMounts are what a computed proxy sees of the home beside what all proxies see.
-func (h Home) istioMounts(i profile.Instance) []sidecar.Mount {
+func istioMounts(e Epoch, i profile.Instance) []sidecar.Mount {
 	if i.Istio == nil {
 		return nil
 	}
-	out := []sidecar.Mount{{Host: h.Files(i.Epoch), Container: istioPod, ReadOnly: true, Relabel: true}}
+	out := []sidecar.Mount{{Host: e.Files(), Container: istioPod, ReadOnly: true, Relabel: true}}
 	for _, s := range i.Version.Spec.Secrets {
-		out = append(out, sidecar.Mount{Host: filepath.Join(h.SecretsDir(i.Epoch), s.Name), Container: path.Join(profile.PathIstioSecrets, s.Name), ReadOnly: true, Relabel: true})
+		out = append(out, sidecar.Mount{Host: filepath.Join(e.Secrets(), s.Name), Container: path.Join(profile.PathIstioSecrets, s.Name), ReadOnly: true, Relabel: true})
 	}
 	for _, dir := range IstioWritable() {
-		out = append(out, sidecar.Mount{Host: filepath.Join(istioHome(h, i.Epoch), path.Base(dir)), Container: dir, Relabel: true})
+		out = append(out, sidecar.Mount{Host: filepath.Join(istioHome(e), path.Base(dir)), Container: dir, Relabel: true})
 	}
 	return out
 }

@@ -60,14 +60,14 @@ func nodeTime() time.Duration { return started.node + time.Since(started.at) }
 
 // Notes returns what is noted. An unreadable file counts as none.
 func (h Home) Notes() (out Notes) {
-	text, err := os.ReadFile(h.stateFile())
+	text, err := os.ReadFile(stateFile(h))
 	if err != nil || json.Unmarshal(text, &out) != nil {
 		return nil
 	}
 	return out
 }
 
-func (h Home) stateFile() string { return filepath.Join(h.Path, "state.json") }
+func stateFile(h Home) string { return filepath.Join(h.Path, "state.json") }
 
 // change replaces what is noted. The home is locked meanwhile: a hook of the runtime may note something while a worker does.
 func (h Home) change(f func(Notes)) error {
@@ -87,7 +87,7 @@ func (h Home) change(f func(Notes)) error {
 	if f(now); maps.Equal(before, now) {
 		return nil
 	}
-	if err := ReplaceFile(h.stateFile(), now); err != nil {
+	if err := ReplaceFile(stateFile(h), now); err != nil {
 		return fmt.Errorf("note a fact about a proxy: %w", err)
 	}
 	return nil
@@ -110,20 +110,22 @@ func ReplaceFile(path string, value any) error {
 	return os.Rename(path+".new", path)
 }
 
-// Note notes a fact about an epoch's proxy. A note that is there stays, with its time.
-func (h Home) Note(fact Fact, epoch uint32) error {
+// Note notes a fact about the proxy. A note that is there stays, with its time.
+func (e Epoch) Note(fact Fact) error { return note(e.home, keyOf(fact, e.number)) }
+
+func note(h Home, key string) error {
 	return h.change(func(s Notes) {
-		if _, noted := s[keyOf(fact, epoch)]; !noted {
-			s[keyOf(fact, epoch)] = nodeTime()
+		if _, noted := s[key]; !noted {
+			s[key] = nodeTime()
 		}
 	})
 }
 
-// Unnote takes notes of an epoch away. A missing home has none.
-func (h Home) Unnote(epoch uint32, facts ...Fact) error {
-	err := h.change(func(s Notes) {
+// Unnote takes notes of the proxy away. A missing home has none.
+func (e Epoch) Unnote(facts ...Fact) error {
+	err := e.home.change(func(s Notes) {
 		for _, fact := range facts {
-			delete(s, keyOf(fact, epoch))
+			delete(s, keyOf(fact, e.number))
 		}
 	})
 	if errors.Is(err, os.ErrNotExist) {

@@ -15,7 +15,7 @@ func TestNote_notedAgain_keepsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := Home{Path: root}
 		for range 3 {
-			if err := h.Note(Draining, 3); err != nil {
+			if err := h.Epoch(3).Note(Draining); err != nil {
 				t.Fatal(err)
 			}
 			<-time.After(time.Minute)
@@ -31,7 +31,7 @@ func TestNote_time_isNodesMonotonicClock(t *testing.T) {
 	t.Parallel()
 	h := Home{Path: t.TempDir()}
 	before := monotonic()
-	if err := h.Note(Draining, 3); err != nil {
+	if err := h.Epoch(3).Note(Draining); err != nil {
 		t.Fatal(err)
 	}
 	const slack = time.Millisecond
@@ -59,13 +59,13 @@ func TestNote_atOnce_losesNothing(t *testing.T) {
 	})
 	for epoch := range uint32(epochs) {
 		writing.Go(func() {
-			if err := h.Note(Ready, epoch); err != nil {
+			if err := h.Epoch(epoch).Note(Ready); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	writing.Wait()
-	if err := h.Forget(0); err != nil {
+	if err := h.Epoch(0).Forget(); err != nil {
 		t.Fatal(err)
 	}
 	if got := h.Notes(); len(got) != epochs || h.Notes().Has(Ready, 0) || !h.Notes().Finished(time.Now()) {

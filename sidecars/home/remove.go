@@ -89,11 +89,11 @@ func RemoveEach(dir string, dryRun bool, goes func(e fs.DirEntry) (bool, error))
 	return removed, nil
 }
 
-// Forget removes what belongs to one epoch. Its socket in the run directory may be in use until the proxy ends.
-func (h Home) Forget(epoch uint32) error {
+// Forget removes what the proxy has. Its socket in the run directory may be in use until it ends.
+func (e Epoch) Forget() error {
 	return errors.Join(
-		h.ForgetSecrets(epoch), os.RemoveAll(h.Files(epoch)), os.RemoveAll(istioHome(h, epoch)), os.RemoveAll(h.factsFile(epoch)), h.Unnote(epoch, Ready, Successor, Telling, Draining),
-		os.RemoveAll(filepath.Join(h.Run(), profile.HandoverSocket(epoch))), os.RemoveAll(filepath.Join(h.Run(), profile.AdminSocket(epoch))),
+		e.ForgetSecrets(), os.RemoveAll(e.Files()), os.RemoveAll(istioHome(e)), os.RemoveAll(factsFile(e)), e.Unnote(Ready, Successor, Telling, Draining),
+		os.RemoveAll(filepath.Join(e.home.Run(), profile.HandoverSocket(e.number))), os.RemoveAll(filepath.Join(e.home.Run(), profile.AdminSocket(e.number))),
 	)
 }
 
@@ -118,7 +118,7 @@ func (h Home) Prune(there []sidecar.Container) error {
 // Remove removes the directory.
 func (h Home) Remove() error { return os.RemoveAll(h.Path) }
 
-// ForgetSecrets removes an epoch's secrets.
-func (h Home) ForgetSecrets(epoch uint32) error {
-	return errors.Join(os.RemoveAll(h.SecretsDir(epoch)), os.RemoveAll(grantFile(h.SecretsDir(epoch))), h.Unnote(epoch, Rotated))
+// ForgetSecrets removes the proxy's secrets.
+func (e Epoch) ForgetSecrets() error {
+	return errors.Join(os.RemoveAll(e.Secrets()), os.RemoveAll(grantFile(e.Secrets())), e.Unnote(Rotated))
 }

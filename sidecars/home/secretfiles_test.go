@@ -21,7 +21,7 @@ func homeFor(t *testing.T) (Home, Owner) {
 	if err := h.Prepare(o); err != nil {
 		t.Fatal(err)
 	}
-	if err := makeDir(h.SecretsDir(0), o); err != nil {
+	if err := makeDir(h.Epoch(0).Secrets(), o); err != nil {
 		t.Fatal(err)
 	}
 	return h, o
@@ -39,7 +39,7 @@ func manyKeys(i int) map[string][]byte {
 func TestReplace_reader_seesOneVersionWhole(t *testing.T) {
 	const replacements, readings = 100, 10
 	h, o := homeFor(t)
-	d := secretDir{filepath.Join(h.SecretsDir(0), "tls"), o}
+	d := secretDir{filepath.Join(h.Epoch(0).Secrets(), "tls"), o}
 	if err := makeDir(d.path, o); err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func readsOneVersion(t *testing.T, path string) {
 // What an agent left that was killed between any two steps is put right by the next replacement.
 func TestReplace_agentKilled_nextOneFinishes(t *testing.T) {
 	h, o := homeFor(t)
-	d := secretDir{filepath.Join(h.SecretsDir(0), "tls"), o}
+	d := secretDir{filepath.Join(h.Epoch(0).Secrets(), "tls"), o}
 	dir := filepath.Join(d.path, versionPrefix+"1")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -132,7 +132,7 @@ func TestReplace_agentKilled_nextOneFinishes(t *testing.T) {
 
 func TestHolds_files_areCompared(t *testing.T) {
 	h, o := homeFor(t)
-	d := secretDir{filepath.Join(h.SecretsDir(0), "tls"), o}
+	d := secretDir{filepath.Join(h.Epoch(0).Secrets(), "tls"), o}
 	if err := makeDir(d.path, o); err != nil {
 		t.Fatal(err)
 	}

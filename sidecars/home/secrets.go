@@ -34,8 +34,8 @@ type Secrets interface {
 }
 
 // GrantSecrets gives a proxy that is about to be made what its profile says.
-func (h Home) GrantSecrets(ctx context.Context, from Secrets, i profile.Instance, o Owner) error {
-	secrets := h.SecretsDir(i.Epoch)
+func (e Epoch) GrantSecrets(ctx context.Context, from Secrets, i profile.Instance, o Owner) error {
+	secrets := e.Secrets()
 	if err := makeDir(secrets, o); err != nil {
 		return err
 	}
@@ -117,15 +117,16 @@ func (h Home) RenewSecrets(ctx context.Context, from Secrets, namespace string, 
 		if c.State != sidecar.Running {
 			continue
 		}
-		if err := h.renewEpoch(ctx, secretReader{from, namespace, pod}, c.Epoch); err != nil {
+		if err := renew(ctx, h.Epoch(c.Epoch), secretReader{from, namespace, pod}); err != nil {
 			faults = append(faults, strings.ReplaceAll(err.Error(), "\n", "; "))
 		}
 	}
 	return strings.Join(faults, "; ")
 }
 
-func (h Home) renewEpoch(ctx context.Context, reader secretReader, epoch uint32) error {
-	secrets := h.SecretsDir(epoch)
+// renew brings the secrets of one proxy up to date.
+func renew(ctx context.Context, e Epoch, reader secretReader) error {
+	secrets := e.Secrets()
 	g, err := readGrant(secrets)
 	if err != nil {
 		return err
@@ -140,7 +141,7 @@ func (h Home) renewEpoch(ctx context.Context, reader secretReader, epoch uint32)
 		dir, before := secretDir{filepath.Join(secrets, source.Name), Owner{g.UID, g.GID}}, source.RenewAt
 		err := dir.prune()
 		if err == nil && !time.Now().Before(before) {
-			err = h.renewSource(ctx, reader, epoch, source, dir)
+			err = renewSource(ctx, e, reader, source, dir)
 		}
 		if err != nil {
 			faults = append(faults, fmt.Errorf("secrets: %q is not renewed: %w", source.Name, err))
@@ -155,13 +156,13 @@ func (h Home) renewEpoch(ctx context.Context, reader secretReader, epoch uint32)
 
 // renewSource replaces the files of a source if they have changed. Rotated is noted first: if the agent is killed in between, there may
 // be one new proxy too many, which does no harm, but none is missed.
-func (h Home) renewSource(ctx context.Context, reader secretReader, epoch uint32, source *grantedSource, dir secretDir) error {
+func renewSource(ctx context.Context, e Epoch, reader secretReader, source *grantedSource, dir secretDir) error {
 	files, renewAt, err := reader.read(ctx, *source)
 	if err != nil || dir.holds(files) {
 		return err
 	}
 	if source.UpgradeOnRotation {
-		if err := h.Note(Rotated, epoch); err != nil {
+		if err := e.Note(Rotated); err != nil {
 			return err
 		}
 	}
@@ -169,6 +170,6 @@ func (h Home) renewSource(ctx context.Context, reader secretReader, epoch uint32
 		return err
 	}
 	source.RenewAt = renewAt
-	log.FromContext(ctx).Info("secret of a proxy renewed", "secret", source.Name, "epoch", epoch)
+	log.FromContext(ctx).Info("secret of a proxy renewed", "secret", source.Name, "epoch", e.number)
 	return nil
 }

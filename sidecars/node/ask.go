@@ -40,7 +40,7 @@ func (a asker) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, ep
 	defer cancel()
 	r, ports := q.Of(p, epoch), p.Ports()
 	if p.Spec.Istio != nil && q == probe.Ready {
-		facts := a.homes.Of(s.Key()).Facts(epoch)
+		facts := a.homes.Of(s.Key()).Epoch(epoch).Facts()
 		if facts.StatusPort == 0 {
 			return fmt.Errorf("its ports are not known: its file facts-%d.json is no longer in --sidecar-root, or another profile made it; it is replaced", epoch)
 		}

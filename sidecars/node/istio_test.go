@@ -35,7 +35,7 @@ func TestIstio_portsOfTheEpoch_areUsed(t *testing.T) {
 	s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u1", ID: "s1", NetNS: ns.Path()}
 	homes := home.Homes{Root: t.TempDir()}
 	h := homes.Of(s.Key())
-	if err := errors.Join(h.Prepare(home.Owner{}), h.WriteFacts(1, home.Facts{StatusPort: 15320, AdminPort: 15320})); err != nil {
+	if err := errors.Join(h.Prepare(home.Owner{}), h.Epoch(1).WriteFacts(home.Facts{StatusPort: 15320, AdminPort: 15320})); err != nil {
 		t.Fatal(err)
 	}
 	p := &profile.Version{Spec: v1alpha1.ProxyProfileSpec{Istio: &v1alpha1.Istio{}}}
@@ -56,7 +56,7 @@ func TestIstio_portsOfTheEpoch_areUsed(t *testing.T) {
 	}
 	a.homes.Root = t.TempDir() // the server is another user's
 	h = a.homes.Of(s.Key())
-	if err := errors.Join(h.Prepare(home.Owner{UID: 7000, GID: 7000}), h.WriteFacts(1, home.Facts{StatusPort: 15320, AdminPort: 15320})); err != nil {
+	if err := errors.Join(h.Prepare(home.Owner{UID: 7000, GID: 7000}), h.Epoch(1).WriteFacts(home.Facts{StatusPort: 15320, AdminPort: 15320})); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.Ask(t.Context(), s, p, 1, probe.Ready); err == nil || !strings.Contains(err.Error(), "listens on port 15320") {
