@@ -52,7 +52,7 @@ func prepare(ctx context.Context, m *Manager, o observed, p *profile.Version, ep
 			return l, err
 		}
 	}
-	l.owner.UID, l.owner.GID = p.Owner()
+	l.owner = home.Owner{UID: p.UID(), GID: p.Spec.RunAsGroup}
 	if users := pod.Spec.HostUsers; users != nil && !*users {
 		if l.owner.UID, l.owner.GID, err = m.Runtime.Owner(ctx, l.spec(o.home)); err != nil {
 			return l, err

@@ -48,8 +48,8 @@ func (i Instance) Files() (map[string]string, error) {
 	if i.Istio != nil {
 		return i.Istio.Files, nil
 	}
-	return i.Version.render(Data{
-		Pod: PodDataOf(i.Pod), Network: i.Version.network(),
+	return renderAll(i.Version, Data{
+		Pod: PodDataOf(i.Pod), Network: networkOf(i.Version),
 		Epoch: i.Epoch, Slot: i.Epoch % Slots, HandoverSocket: path.Join(PathRun, HandoverSocket(i.Epoch)), AdminSocket: path.Join(PathRun, AdminSocket(i.Epoch)),
 	})
 }
@@ -65,7 +65,7 @@ func (i Instance) Spec(mounts []sidecar.Mount) sidecar.Spec {
 		},
 		Env: i.env(), Mounts: mounts, NetAdmin: p.Network.Transparent, Resources: resources(p.Resources, i.Pod),
 	}
-	out.UID, out.GID = i.Version.Owner()
+	out.UID, out.GID = i.Version.UID(), p.RunAsGroup
 	if p.Handover == v1alpha1.HandoverHAProxy {
 		out.Labels.StopSignal = "USR1" // HAProxy finishes its connections, and as the first process of its namespace ignores TERM
 	}

@@ -39,7 +39,7 @@ func (p *Version) Unfit(pod *corev1.Pod) string {
 		return "the pod has a user namespace (hostUsers: false), in which the rules do not know the shared proxy by its group, and would lead its traffic back to it: take it out, or choose the profile none"
 	case spec.OS != nil && spec.OS.Name == corev1.Windows:
 		return "the pod is for Windows: choose the profile none"
-	case pod.Annotations[corev1.MirrorPodAnnotationKey] != "" && p.showsToken():
+	case pod.Annotations[corev1.MirrorPodAnnotationKey] != "" && showsToken(p):
 		return "the pod is a static pod, which has no ServiceAccount: the proxy could not show by a token who it is; make a DaemonSet of it, or choose the profile none"
 	}
 	named := func(name string) bool {
@@ -51,7 +51,7 @@ func (p *Version) Unfit(pod *corev1.Pod) string {
 	case named(sidecar.ContainerName) && !p.Shared():
 		return "the pod has a container with the name " + sidecar.ContainerName + ", which the proxy's container has: give it another name, or choose the profile none"
 	}
-	if c := p.runsAsProxy(pod); c != "" {
+	if c := runsAsProxy(p, pod); c != "" {
 		if p.UID() == 0 {
 			return fmt.Sprintf("container %q runs as group %d, which is the proxy's: its traffic would not be redirected; give it another runAsGroup", c, p.Spec.RunAsGroup)
 		}
@@ -60,11 +60,11 @@ func (p *Version) Unfit(pod *corev1.Pod) string {
 	if c, port := collision(p, pod); c != "" {
 		return fmt.Sprintf("container %q listens on port %d, which the proxy needs: let it use another one, or choose a profile with other ports", c, port)
 	}
-	return p.groupRefusal(pod)
+	return groupRefusal(p, pod)
 }
 
 // groupRefusal returns why the rules would take a container for a proxy that they know by its group, or "".
-func (p *Version) groupRefusal(pod *corev1.Pod) string {
+func groupRefusal(p *Version, pod *corev1.Pod) string {
 	container, field := intent.TakesGroup(pod, p.Spec.RunAsGroup)
 	if p.UID() != 0 || container == "" {
 		return ""
@@ -74,13 +74,13 @@ func (p *Version) groupRefusal(pod *corev1.Pod) string {
 }
 
 // showsToken reports whether a proxy of the profile gets a token of the pod's ServiceAccount.
-func (p *Version) showsToken() bool {
+func showsToken(p *Version) bool {
 	return p.Spec.Istio != nil || slices.ContainsFunc(p.Spec.Secrets, func(s v1alpha1.SecretSource) bool { return s.ServiceAccountToken != nil })
 }
 
 // runsAsProxy returns the name of a container that the rules would take for the proxy, or "". They know the proxy by its user, or, if that is
 // root, by its group.
-func (p *Version) runsAsProxy(pod *corev1.Pod) string {
+func runsAsProxy(p *Version, pod *corev1.Pod) string {
 	group, of := p.UID() == 0, p.Spec.RunAsUser
 	if group {
 		of = p.Spec.RunAsGroup

@@ -95,7 +95,7 @@ func TestSamples_shared_renders(t *testing.T) {
 	p := sample(t, "proxy-profile-shared.yaml")
 	first, second := thePod(), thePod()
 	second.Name, second.UID = "cart-2", "22222222-2222-2222-2222-222222222222"
-	files, err := p.RenderShared(SharedData{
+	files, err := RenderShared(p, SharedData{
 		Pods:    []SharedPod{{PodDataOf(first), "cni-1"}, {PodDataOf(second), "cni-2"}},
 		Version: "v-7",
 	})

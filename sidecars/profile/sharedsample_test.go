@@ -13,7 +13,7 @@ func TestSamples_sharedEnvoy_renders(t *testing.T) {
 	first, second := thePod(), thePod()
 	second.Name, second.UID = `a": {}, "b`, "22222222-2222-2222-2222-222222222222"
 	for _, pods := range [][]SharedPod{nil, {{PodDataOf(first), "cni-1"}, {PodDataOf(second), "cni-2"}}} {
-		files, err := p.RenderShared(SharedData{
+		files, err := RenderShared(p, SharedData{
 			Pods: pods, Node: "n1", Version: "v-7",
 			Network: NetworkData{OutboundPort: 15201, InboundPort: 15206},
 		})

@@ -53,7 +53,7 @@ func TestRenderShared_pods_allAreInTheFile(t *testing.T) {
 		{PodData{Name: "a", Namespace: "shop"}, "cni-1"},
 		{PodData{Name: "b", Namespace: "shop", Annotations: map[string]string{"a": "' user root '"}}, "cni-2"},
 	}
-	files, err := p.RenderShared(SharedData{Pods: pods, Version: "7"})
+	files, err := RenderShared(p, SharedData{Pods: pods, Version: "7"})
 	want := "version '7'\nbind :15006 namespace 'cni-1' # 'shop'/'a' ''\nbind :15006 namespace 'cni-2' # 'shop'/'b' ''\\'' user root '\\'''\n"
 	if err != nil || files["f"] != want {
 		t.Errorf("got %q, error %v", files["f"], err)
@@ -61,7 +61,7 @@ func TestRenderShared_pods_allAreInTheFile(t *testing.T) {
 	for range 40_000 {
 		pods = append(pods, pods[0])
 	}
-	if _, err := p.RenderShared(SharedData{Pods: pods}); !errors.Is(err, ErrTooLarge) {
+	if _, err := RenderShared(p, SharedData{Pods: pods}); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("more than 1 MiB: %v", err)
 	}
 }

@@ -209,9 +209,6 @@ func ofEpoch(out v1alpha1.Readiness, epoch uint32) v1alpha1.Readiness {
 	return out
 }
 
-// Owner returns the user and group that the proxy runs as.
-func (p *Version) Owner() (uid, gid int64) { return p.UID(), p.Spec.RunAsGroup }
-
 // DrainLimit is how long an old proxy may finish its connections.
 func (p *Version) DrainLimit() time.Duration { return time.Duration(p.Spec.DrainSeconds) * time.Second }
 
@@ -219,12 +216,12 @@ func (p *Version) DrainLimit() time.Duration { return time.Duration(p.Spec.Drain
 func (p *Version) HotRestarts() bool { return p != nil && p.Spec.Handover == v1alpha1.HandoverEnvoy }
 
 // RenderShared returns the profile's files for the pods of data.
-func (p *Version) RenderShared(data SharedData) (map[string]string, error) {
-	data.Network = p.network()
-	return p.render(data)
+func RenderShared(p *Version, data SharedData) (map[string]string, error) {
+	data.Network = networkOf(p)
+	return renderAll(p, data)
 }
 
-func (p *Version) render(data any) (map[string]string, error) {
+func renderAll(p *Version, data any) (map[string]string, error) {
 	out := map[string]string{}
 	for _, f := range p.files {
 		text, err := f.template.execute(data)
@@ -236,7 +233,7 @@ func (p *Version) render(data any) (map[string]string, error) {
 	return out, nil
 }
 
-func (p *Version) network() NetworkData {
+func networkOf(p *Version) NetworkData {
 	return NetworkData{InboundPort: p.Spec.Network.InboundPort, OutboundPort: p.Spec.Network.OutboundPort}
 }
 

@@ -21,7 +21,7 @@ func render(p *profile.Version, node string, members []member) (rec *record, fil
 	for _, m := range rec.Members {
 		data.Pods = append(data.Pods, m.Data)
 	}
-	if files, err = p.RenderShared(data); err != nil {
+	if files, err = profile.RenderShared(p, data); err != nil {
 		return nil, nil, err
 	}
 	text, err := json.Marshal(files)
@@ -31,7 +31,7 @@ func render(p *profile.Version, node string, members []member) (rec *record, fil
 	sum := sha256.Sum256(text)
 	rec.Version = hex.EncodeToString(sum[:versionBytes])
 	data.Version = rec.Version
-	files, err = p.RenderShared(data)
+	files, err = profile.RenderShared(p, data)
 	return rec, files, err
 }
 
