@@ -2,14 +2,10 @@ package sidecars
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"istio-pod-network-controller/api/v1alpha1"
@@ -24,9 +20,10 @@ const argVersion = "--hot-restart-version"
 // errReplace means that no proxy of the new version can take over, and that the profile accepts the loss of connections.
 var errReplace = errors.New("the new version cannot take over")
 
-// joinLine returns the epoch of a proxy that is about to be made in its line of Envoys, and readies the memory and sockets that it shares with the
-// one it takes over from (nil: it is the first of a line). The error says why it cannot take over.
-func joinLine(ctx context.Context, prober Prober, h home.Home, spec sidecar.Spec, p *profile.Version, from *sidecar.Container) (*sidecar.HotRestart, error) {
+// joinLine returns the epoch of a proxy that is about to be made in its line of Envoys, and readies the memory that it shares with the one it takes
+// over from (nil: it is the first of a line). The error says why it cannot take over.
+func joinLine(ctx context.Context, prober Prober, o observed, l launch, from *sidecar.Container) (*sidecar.HotRestart, error) {
+	spec, p := l.spec(o.home), l.instance.Version
 	out := &sidecar.HotRestart{Line: spec.Epoch}
 	version, err := protocol(ctx, prober, spec)
 	if err != nil {
@@ -43,7 +40,12 @@ func joinLine(ctx context.Context, prober Prober, h home.Home, spec sidecar.Spec
 		return nil, err
 	}
 	out.Line, out.Epoch = from.HotRestart.Line, from.HotRestart.Epoch+1
-	return out, errors.Join(h.Epoch(from.Epoch).Note(home.Successor), endInitializing(h.Shm()))
+	if o.lostSuccessor(*from) { // which may have left its mark in the memory
+		err = home.RestoreMemory(o.home, l.owner)
+	} else {
+		err = home.KeepMemory(o.home)
+	}
+	return out, errors.Join(err, o.home.Epoch(from.Epoch).Note(home.Successor))
 }
 
 // canFollow returns nil if both Envoys have the same version of the hot restart, errReplace if they do not and the profile has the running
@@ -77,47 +79,4 @@ func protocol(ctx context.Context, prober Prober, spec sidecar.Spec) (string, er
 		return "", fmt.Errorf("%s answers %s with %.100q, which is no version: its command has to be Envoy", spec.Image, argVersion, version)
 	}
 	return version, nil
-}
-
-// The memory that Envoys of a line share, as version 11 of their protocol lays it out (source/server/hot_restart_impl.h): the size, the
-// version, two locks, and flags.
-const (
-	sharedSize         = 104
-	sharedVersion      = 11
-	sharedFlags        = 96
-	sharedInitializing = 1
-	sharedName         = "envoy_shared_memory_0"
-)
-
-// endInitializing clears the flag "initializing" in the memory that the Envoys of a line share. An Envoy that ends while it starts leaves it
-// set, and then each later one refuses to start ("previous envoy process is still initializing", envoyproxy/envoy#1537). The caller makes
-// sure that none is starting. Memory of other versions is left alone.
-func endInitializing(shm string) error {
-	name := filepath.Join(shm, sharedName)
-	fd, err := unix.Open(name, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	} else if err != nil {
-		return fmt.Errorf("open the proxies' shared memory: %w", err)
-	}
-	file := os.NewFile(uintptr(fd), name)
-	defer file.Close() //nolint:errcheck // what was written is in memory
-	info, err := file.Stat()
-	if err != nil || !info.Mode().IsRegular() || info.Size() != sharedSize {
-		return err
-	}
-	var memory [sharedSize]byte
-	if _, err := file.ReadAt(memory[:], 0); err != nil {
-		return fmt.Errorf("read the proxies' shared memory: %w", err)
-	}
-	order := binary.NativeEndian
-	flags := order.Uint64(memory[sharedFlags:])
-	if order.Uint64(memory[:]) != sharedSize || order.Uint64(memory[8:]) != sharedVersion || flags&sharedInitializing == 0 {
-		return nil
-	}
-	order.PutUint64(memory[sharedFlags:], flags&^sharedInitializing)
-	if _, err := file.WriteAt(memory[sharedFlags:], sharedFlags); err != nil {
-		return fmt.Errorf("write the proxies' shared memory: %w", err)
-	}
-	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +13,6 @@ import (
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/profile"
-	"istio-pod-network-controller/test/standins/envoystandin"
 )
 
 // The fake node's proxies are HAProxies: none of these is asked.
@@ -87,7 +85,8 @@ func TestTakePlace_versions_decide(t *testing.T) {
 			if err := os.MkdirAll(h.Shm(), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			got, err := joinLine(t.Context(), printing{c.answer, c.failure, &asked}, h, profile.Instance{Version: p, Pod: thePod(), Epoch: 5}.Spec(nil), p, c.from)
+			l := launch{instance: profile.Instance{Version: p, Pod: thePod(), Epoch: 5}}
+			got, err := joinLine(t.Context(), printing{c.answer, c.failure, &asked}, observed{home: h}, l, c.from)
 			if said := fmt.Sprint(err); c.wantErr != "" && !strings.Contains(said, c.wantErr) {
 				t.Errorf("error %s, want one with %q", said, c.wantErr)
 			}
@@ -101,66 +100,5 @@ func TestTakePlace_versions_decide(t *testing.T) {
 				t.Errorf("asked by %+v", asked)
 			}
 		})
-	}
-}
-
-// memoryOf is what Envoys of a version share.
-func memoryOf(size, version, flags uint64) string {
-	m := envoystandin.SharedMemory{Size: size, Version: version, Flags: flags}
-	for i := range m.LogLock {
-		m.LogLock[i], m.AccessLogLock[i] = -1, -1
-	}
-	return string(append(m.Bytes(), make([]byte, size-104)...))
-}
-
-func TestEndInitializing_endedWhileStarting_clearsFlag(t *testing.T) {
-	for name, c := range map[string]struct{ memory, want string }{
-		"it did":                        {memoryOf(104, 11, 1), memoryOf(104, 11, 0)},
-		"it did, beside another flag":   {memoryOf(104, 11, 5), memoryOf(104, 11, 4)},
-		"it did not":                    {memoryOf(104, 11, 0), memoryOf(104, 11, 0)},
-		"the version is another one":    {memoryOf(104, 12, 1), memoryOf(104, 12, 1)},
-		"the size is another one":       {memoryOf(112, 11, 1), memoryOf(112, 11, 1)},
-		"the file is not written whole": {"11", "11"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			h := home.Home{Path: t.TempDir()}
-			file := filepath.Join(h.Path, "shm", "envoy_shared_memory_0")
-			if err := os.Mkdir(filepath.Dir(file), 0o700); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(file, []byte(c.memory), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if err := endInitializing(h.Shm()); err != nil {
-				t.Fatal(err)
-			}
-			if got, err := os.ReadFile(file); err != nil || string(got) != c.want {
-				t.Errorf("%q, %v; want %q", got, err, c.want)
-			}
-		})
-	}
-}
-
-// The proxy can write to the directory of its memory. What it puts there instead is not followed.
-func TestEndInitializing_link_isRefused(t *testing.T) {
-	h := home.Home{Path: t.TempDir()}
-	outside := filepath.Join(t.TempDir(), "outside")
-	if err := os.WriteFile(outside, []byte(memoryOf(104, 11, 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(h.Path, "shm"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(outside, filepath.Join(h.Path, "shm", "envoy_shared_memory_0")); err != nil {
-		t.Fatal(err)
-	}
-	if err := endInitializing(h.Shm()); err == nil {
-		t.Error("a link is followed")
-	}
-	if got, err := os.ReadFile(outside); err != nil || string(got) != memoryOf(104, 11, 1) {
-		t.Errorf("the file outside is now %q, %v", got, err)
-	}
-	if err := endInitializing(t.TempDir()); err != nil {
-		t.Errorf("no memory: %v", err)
 	}
 }

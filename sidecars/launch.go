@@ -126,7 +126,7 @@ func create(ctx context.Context, m *Manager, o observed, mem memory, p *profile.
 		}
 	}
 	if p.HotRestarts() {
-		if l.instance.HotRestart, err = joinLine(ctx, m.Prober, o.home, l.spec(o.home), p, from); err != nil {
+		if l.instance.HotRestart, err = joinLine(ctx, m.Prober, o, l, from); err != nil {
 			return o, mem, err
 		}
 	}

@@ -219,3 +219,24 @@ func (p *processes) kill(t *testing.T, epoch uint32) {
 	_ = one.cmd.Process.Kill()
 	<-one.done
 }
+
+// What one that ended while it started has left behind is put right without knowing the protocol's version.
+func TestHotRestart_otherProtocol_nextOneTakesOver(t *testing.T) {
+	t.Parallel()
+	const other = ",STANDIN_VERSION=12.104"
+	n := newEnvoyNode(t)
+	n.profile.Spec.Image = "envoy:1" + other
+	m, stop := n.agent(t)
+	defer stop()
+	n.await(t, "envoy:1")
+	l, end := n.startLoad()
+	n.upgrade(m, "envoy:2"+other+",STANDIN_FAULT=crash")
+	eventually(t, "it has ended", func() bool { return n.says().Message != "" }, func() string { return fmt.Sprintf("%+v", n.says()) })
+	n.upgrade(m, "envoy:3"+other)
+	eventually(t, "the third one is ready", func() bool { return n.says().Ready && strings.HasPrefix(n.says().Image, "envoy:3") }, func() string { return fmt.Sprintf("%+v", n.says()) })
+	end()
+	l.mustBeWhole(t)
+	if got, want := n.line(), "0/1/12.104"; got != want {
+		t.Errorf("the last one's place is %s, want %s", got, want)
+	}
+}
