@@ -24,11 +24,7 @@ func around(ctx context.Context, client kubernetes.Interface, o Options) (a aske
 }
 
 func askNodes(ctx context.Context, client kubernetes.Interface, o Options, a *asked) (err error) {
-	list := metav1.ListOptions{}
-	if o.Node != "" {
-		list.FieldSelector = "metadata.name=" + o.Node
-	}
-	a.nodes, err = cluster.All(ctx, client.CoreV1().Nodes().List, list, func(n *corev1.Node) (corev1.Node, bool) { return *n, true })
+	a.nodes, err = cluster.Nodes(ctx, client, o.Node)
 	switch {
 	case apierrors.IsForbidden(err):
 		a.missing = append(a.missing, lacks("nodes", "")+"nodes without an agent are not shown")
