@@ -1,7 +1,6 @@
 package commands
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -33,20 +32,15 @@ const (
 	otherTimeout  = 10 * time.Second
 )
 
+// maxSaid bounds what is kept of the standard error of a command in the agent's container.
+const maxSaid = 1 << 14
+
 // inspectWays asks one agent.
 type inspectWays struct {
 	client connection
 	pod    *corev1.Pod // about which it is asked
 	agent  cluster.Agent
 	token  string // of --agent-token
-}
-
-// waysOf returns the ways to the agent in the order in which they are tried. The first needs no port of the node, and shows nobody a token.
-func waysOf(via string) []string {
-	if via == viaAuto {
-		return []string{viaExec, viaDirect, viaTunnel}
-	}
-	return []string{via}
 }
 
 // described asks the agent, and adds what the caller may read by himself.
@@ -83,15 +77,17 @@ func (w *inspectWays) ask(ctx context.Context, via string) (doc inspect.Document
 
 // each calls f by each way until the agent has answered, and returns that answer's error, or else why each way fails.
 func (w *inspectWays) each(via string, f func(way string) (answered bool, err error)) error {
+	ways := []string{via}
+	if via == viaAuto { // the first needs no port of the node, and shows nobody a token
+		ways = []string{viaExec, viaDirect, viaTunnel}
+	}
 	var errs []error
-	prepared := false
-	for _, way := range waysOf(via) {
-		if way != viaExec && !prepared {
+	for _, way := range ways {
+		if way != viaExec {
 			if err := w.prepare(); err != nil {
 				errs = append(errs, err)
 				break // the ways that follow are over the network, too
 			}
-			prepared = true
 		}
 		answered, err := f(way)
 		if answered {
@@ -173,20 +169,23 @@ func (w *inspectWays) byExec(ctx context.Context) (doc inspect.Document, err err
 	if socket, ok := strings.CutPrefix(w.argument("health-addr"), "unix://"); ok {
 		args = append(args, "--socket", path.Join(path.Dir(socket), path.Base(inspect.DefaultSocket)))
 	}
-	var out, said bytes.Buffer
-	_, err = w.run(ctx, args, remotecommand.StreamOptions{Stdout: &bounded{to: &out, left: inspect.MaxAnswer}, Stderr: &bounded{to: &said, left: 1 << 14}})
+	out, said := inspect.Clipped{Most: inspect.MaxAnswer}, inspect.Clipped{Most: maxSaid}
+	_, err = w.run(ctx, args, remotecommand.StreamOptions{Stdout: &out, Stderr: &said})
 	if err != nil { // a command that was given up may still write
 		return doc, err
 	}
-	switch errOut := strings.TrimSpace(said.String()); {
-	case out.Len() == 0 && strings.Contains(errOut, "unknown command"):
+	switch errOut := strings.TrimSpace(string(said.Text)); {
+	case out.Cut:
+		return doc, errors.New("the command in the agent's container: the answer is too long")
+	case len(out.Text) > 0:
+		return inspect.ParseDocument(out.Text)
+	case strings.Contains(errOut, "unknown command"):
 		return doc, fmt.Errorf("agent %s/%s is of a release that has no inspect: %s", w.agent.Namespace, w.agent.Name, errOut)
-	case out.Len() == 0 && (errOut == "" || strings.Contains(errOut, unansweredLocally)):
+	case errOut == "" || strings.Contains(errOut, unansweredLocally):
 		return doc, fmt.Errorf("the command in the agent's container: %s", cmp.Or(strings.TrimPrefix(errOut, "error: "), "it printed nothing"))
-	case out.Len() == 0:
+	default:
 		return doc, &inspect.Refusal{Code: http.StatusInternalServerError, Message: strings.TrimPrefix(errOut, "error: ")}
 	}
-	return inspect.ParseDocument(out.Bytes())
 }
 
 // notBegunError means that no command was begun in the agent's container.
@@ -238,21 +237,6 @@ func (w *inspectWays) stream(ctx context.Context, command []string, streams remo
 	case <-ctx.Done(): // until a WebSocket is open, the executor does not look at it
 		return ctx.Err()
 	}
-}
-
-// bounded takes no more than left bytes.
-type bounded struct {
-	to   *bytes.Buffer
-	left int
-}
-
-// Write returns an error for what is too much.
-func (b *bounded) Write(p []byte) (int, error) {
-	if len(p) > b.left {
-		return 0, errors.New("the answer is too long")
-	}
-	b.left -= len(p)
-	return b.to.Write(p)
 }
 
 // argument returns the value of a flag in the agent's pod, or "".

@@ -1,7 +1,6 @@
 package commands
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -126,14 +125,13 @@ func (w *inspectWays) log(ctx context.Context, l inspect.LogOptions, to io.Write
 	if l.Times {
 		args = append(args, "--timestamps")
 	}
-	var said bytes.Buffer
-	streams := remotecommand.StreamOptions{Stdout: to, Stderr: &bounded{to: &said, left: 1 << 14}}
 	if l.Follow { // container runtimes leave a command running whose caller has gone
 		args = append(args, "--follow", "--timeout="+followLimit)
 	}
-	code, err := w.run(ctx, args, streams)
+	said := inspect.Clipped{Most: maxSaid}
+	code, err := w.run(ctx, args, remotecommand.StreamOptions{Stdout: to, Stderr: &said})
 	if err == nil && code != 0 {
-		err = errors.New(cmp.Or(strings.TrimPrefix(strings.TrimSpace(said.String()), "error: "), fmt.Sprintf("the command in the agent's container ended with %d", code)))
+		err = errors.New(cmp.Or(strings.TrimPrefix(strings.TrimSpace(string(said.Text)), "error: "), fmt.Sprintf("the command in the agent's container ended with %d", code)))
 	}
 	return err
 }
