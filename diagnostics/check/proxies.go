@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
+
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/printable"
 	"istio-pod-network-controller/internal/sidecar"
@@ -16,9 +18,10 @@ func (f *Facts) runsProxies() bool { return f.flag("sidecars") == "true" }
 // proxiesUnattended names the proxies that run on and that no agent starts again, upgrades or gives new certificates.
 func proxiesUnattended(f *Facts) finding {
 	var off, away []string
-	for _, p := range f.Proxies {
-		name := fmt.Sprintf("%s/%s (%s)", p.Namespace, p.Pod, p.Node)
-		switch a := f.agentOn(p.Node); {
+	for i := range f.Proxies {
+		node := f.Proxies[i].Spec.Node
+		name := fmt.Sprintf("%s (%s)", named(&f.Proxies[i]), node)
+		switch a := f.agentOn(node); {
 		case f.ours() != nil && !f.runsProxies():
 			off = append(off, name)
 		case a == nil || !a.Ready:
@@ -47,17 +50,17 @@ func proxiesUnattended(f *Facts) finding {
 func proxiesReady(f *Facts) finding {
 	var refused, failed, late, none []string
 	reported, young := map[string]bool{}, f.young()
-	for _, p := range f.Proxies {
-		name := p.Namespace + "/" + p.Pod
+	for i := range f.Proxies {
+		name, s := named(&f.Proxies[i]), f.Proxies[i].Status
 		reported[name] = true
-		if p.Ready || p.State == v1alpha1.Ended {
+		if s.Ready || s.State == v1alpha1.Ended {
 			continue
 		}
-		words := fmt.Sprintf("%s (%s%s)", name, p.State, because(p.Message))
+		words := fmt.Sprintf("%s (%s)", name, strings.TrimSuffix(string(s.State)+": "+s.Message, ": "))
 		switch {
-		case p.State == v1alpha1.Refused:
+		case s.State == v1alpha1.Refused:
 			refused = append(refused, words)
-		case p.State == v1alpha1.Failed:
+		case s.State == v1alpha1.Failed:
 			failed = append(failed, words)
 		case !young[name]:
 			late = append(late, words)
@@ -101,9 +104,17 @@ func adviseProxies(refused, failed []string) string {
 
 // proxyReports names the proxies that serve, and of which their agents say what has failed: the state alone shows nothing of that.
 func proxyReports(f *Facts) finding {
-	words := func(p Proxy) string { return fmt.Sprintf("%s/%s (%s: %s)", p.Namespace, p.Pod, p.Profile, p.Message) }
-	ready := len(listed(f.Proxies, func(p Proxy) bool { return p.Ready }, words))
-	troubled := listed(f.Proxies, func(p Proxy) bool { return p.Ready && p.Message != "" }, words)
+	var troubled []string
+	ready := 0
+	for i := range f.Proxies {
+		p := &f.Proxies[i]
+		if !p.Status.Ready {
+			continue
+		}
+		if ready++; p.Status.Message != "" {
+			troubled = append(troubled, fmt.Sprintf("%s (%s: %s)", named(p), p.Spec.Profile, p.Status.Message))
+		}
+	}
 	switch {
 	case len(troubled) > 0:
 		return warning(fmt.Sprintf("%s with trouble, of %d ready: a new version or a change has failed and the proxy goes on as before, it has ended and was started again, or a setting has no effect: %s",
@@ -124,13 +135,6 @@ func (f *Facts) young() map[string]bool {
 	return out
 }
 
-func because(message string) string {
-	if message == "" {
-		return ""
-	}
-	return ": " + message
-}
-
 // sharedProxies looks for the DaemonSet that each profile of mode shared needs.
 func sharedProxies(f *Facts) finding {
 	if len(f.Shared) == 0 {
@@ -139,14 +143,15 @@ func sharedProxies(f *Facts) finding {
 	ours := f.ours()
 	var without, behind []string
 	for _, profile := range f.Shared {
-		i := slices.IndexFunc(f.DaemonSets, func(d DaemonSet) bool { // anywhere but in the agents' namespace its pods are nobody's proxy
-			return d.SharedProxy == profile && (ours == nil || d.Namespace == ours.Namespace)
+		i := slices.IndexFunc(f.DaemonSets, func(d appsv1.DaemonSet) bool { // anywhere but in the agents' namespace its pods are nobody's proxy
+			return d.Spec.Template.Labels[sidecar.LabelShared] == profile && (ours == nil || d.Namespace == ours.Namespace)
 		})
-		switch {
-		case i < 0:
+		if i < 0 {
 			without = append(without, profile)
-		case f.DaemonSets[i].Ready < f.DaemonSets[i].Desired:
-			behind = append(behind, fmt.Sprintf("%s (%d of %d)", profile, f.DaemonSets[i].Ready, f.DaemonSets[i].Desired))
+			continue
+		}
+		if s := f.DaemonSets[i].Status; s.NumberReady < s.DesiredNumberScheduled {
+			behind = append(behind, fmt.Sprintf("%s (%d of %d)", profile, s.NumberReady, s.DesiredNumberScheduled))
 		}
 	}
 	switch {
