@@ -129,10 +129,7 @@ func (p statusPrinter) pods(r survey.Report) [][]string {
 
 func (p statusPrinter) podRow(pod survey.Pod, now time.Time) []string {
 	row := []string{pod.Namespace, pod.Name, pod.Node, string(pod.State), pod.Hook, age(pod.Created, now)}
-	message := pod.Message
-	if pod.Notes != "" {
-		message = strings.TrimPrefix(message+"; "+pod.Notes, "; ")
-	}
+	message := printable.Joined(pod.Message, pod.Notes)
 	if !p.wide {
 		return append(row, printable.Short(message, shortMessage))
 	}
