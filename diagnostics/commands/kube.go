@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/term"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
@@ -70,27 +73,19 @@ type connection struct {
 
 // connect makes a client. It sends nothing.
 func (k *kubeFlags) connect() (c connection, err error) {
-	if c.config, c.namespace, err = k.config(); err == nil {
-		c.Clientset, err = cluster.NewClient(c.config)
-	}
-	return c, err
-}
-
-// config returns how to reach the cluster, and the namespace of commands for which none was given.
-func (k *kubeFlags) config() (*rest.Config, string, error) {
 	loader := k.ToRawKubeConfigLoader()
-	config, err := loader.ClientConfig()
-	if err != nil {
-		if clientcmd.IsEmptyConfig(err) || errors.Is(err, clientcmd.ErrEmptyConfig) {
-			return nil, "", errors.New("no cluster to ask: neither --kubeconfig, $KUBECONFIG nor ~/.kube/config names one, and this is no pod of a cluster")
-		}
-		return nil, "", fmt.Errorf("read kubeconfig: %w", err)
+	c.config, err = loader.ClientConfig()
+	if clientcmd.IsEmptyConfig(err) || errors.Is(err, clientcmd.ErrEmptyConfig) {
+		return c, errors.New("no cluster to ask: neither --kubeconfig, $KUBECONFIG nor ~/.kube/config names one, and this is no pod of a cluster")
 	}
-	namespace, _, err := loader.Namespace()
-	if err != nil {
-		return nil, "", fmt.Errorf("read kubeconfig: %w", err)
+	if err == nil {
+		c.namespace, _, err = loader.Namespace()
 	}
-	return config, namespace, nil
+	if err != nil {
+		return c, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	c.Clientset, err = cluster.NewClient(c.config)
+	return c, err
 }
 
 // podNamed returns which pod an argument names: POD, or pod/POD as kubectl prints it, in the namespace of the flags, or NAMESPACE/POD.
@@ -155,4 +150,13 @@ func (k *kubeFlags) names(ctx context.Context, resource, typed string) (names []
 		}
 	}
 	return names
+}
+
+// startProgress says on a terminal what takes longer than a second, unless stop is called before.
+func startProgress(out io.Writer, what string) (stop func()) {
+	if file, ok := out.(*os.File); !ok || !term.IsTerminal(int(file.Fd())) {
+		return func() {}
+	}
+	late := time.AfterFunc(time.Second, func() { _, _ = fmt.Fprintln(out, what, "...") })
+	return func() { late.Stop() }
 }

@@ -63,12 +63,7 @@ func (o *statusOptions) Validate() error {
 	if o.all && namespace != "" {
 		errs = append(errs, fmt.Errorf("--all-namespaces (-A) and --namespace %s do not go together", namespace))
 	}
-	if faults := validation.IsDNS1123Label(namespace); namespace != "" && len(faults) > 0 {
-		errs = append(errs, fmt.Errorf("--namespace: value %q: %s", namespace, strings.Join(faults, "; ")))
-	}
-	if faults := validation.IsDNS1123Subdomain(o.node); o.node != "" && len(faults) > 0 {
-		errs = append(errs, fmt.Errorf("--node: value %q: %s", o.node, strings.Join(faults, "; ")))
-	}
+	errs = append(errs, cmdline.ValidName("namespace", namespace, validation.IsDNS1123Label), cmdline.ValidName("node", o.node, validation.IsDNS1123Subdomain))
 	if _, err := labels.Parse(o.labels); err != nil {
 		errs = append(errs, fmt.Errorf("--selector: value %q: %w", o.labels, err))
 	}
