@@ -67,16 +67,18 @@ func (w *inspectWays) described(ctx context.Context, via string) (inspect.Docume
 
 // ask asks by each way until the agent answers. A refusal by the agent is an answer.
 func (w *inspectWays) ask(ctx context.Context, via string) (doc inspect.Document, err error) {
-	err = w.each(via, func(way string) (answered bool, err error) {
+	err = w.each(via, func(way string) error {
 		doc, err = w.one(ctx, way)
-		var refusal *inspect.Refusal
-		return err == nil || errors.As(err, &refusal), err
+		if _, refused := errors.AsType[*inspect.Refusal](err); err != nil && !refused {
+			return notBegunError{err}
+		}
+		return err
 	})
 	return doc, err
 }
 
-// each calls f by each way until the agent has answered, and returns that answer's error, or else why each way fails.
-func (w *inspectWays) each(via string, f func(way string) (answered bool, err error)) error {
+// each calls f by each way until one fails otherwise than by a notBegunError, or not at all. If all fail so, the error says why each does.
+func (w *inspectWays) each(via string, f func(way string) error) error {
 	ways := []string{via}
 	if via == viaAuto { // the first needs no port of the node, and shows nobody a token
 		ways = []string{viaExec, viaDirect, viaTunnel}
@@ -89,8 +91,8 @@ func (w *inspectWays) each(via string, f func(way string) (answered bool, err er
 				break // the ways that follow are over the network, too
 			}
 		}
-		answered, err := f(way)
-		if answered {
+		err := f(way)
+		if _, notBegun := errors.AsType[notBegunError](err); !notBegun {
 			return err
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", way, err))
@@ -147,18 +149,21 @@ func (w *inspectWays) direct(ctx context.Context) (net.Conn, error) {
 	d := net.Dialer{Timeout: directDial}
 	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(w.agent.Pod.Status.PodIP, strconv.Itoa(w.agent.Status.Inspect.Port)))
 	if err != nil {
-		return nil, fmt.Errorf("the agent's node cannot be reached from here: %w", err)
+		return nil, notBegunError{fmt.Errorf("the agent's node cannot be reached from here: %w", err)}
 	}
 	return conn, nil
 }
 
 func (w *inspectWays) tunnel(ctx context.Context) (net.Conn, error) {
+	ctx, cancel := context.WithCancel(ctx) // which the tunnel outlives
+	late := time.AfterFunc(otherTimeout, cancel)
+	defer late.Stop()
 	conn, err := inspect.Tunnel(ctx, w.client.config, w.agent.Namespace, w.agent.Name, w.agent.Status.Inspect.Port)
 	switch {
 	case apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("this takes the right to get pods/proxy in namespace %s (role %s-inspect-tunnel of the chart)", w.agent.Namespace, agentstatus.Name)
+		return nil, notBegunError{fmt.Errorf("this takes the right to get pods/proxy in namespace %s (role %s-inspect-tunnel of the chart)", w.agent.Namespace, agentstatus.Name)}
 	case err != nil:
-		return nil, fmt.Errorf("reach the agent through the API server: %w", err)
+		return nil, notBegunError{fmt.Errorf("reach the agent through the API server: %w", err)}
 	}
 	return conn, nil
 }
@@ -188,7 +193,7 @@ func (w *inspectWays) byExec(ctx context.Context) (doc inspect.Document, err err
 	}
 }
 
-// notBegunError means that no command was begun in the agent's container.
+// notBegunError means that the agent does not know of the question, so that it can be asked another way.
 type notBegunError struct{ error }
 
 func (e notBegunError) Unwrap() error { return e.error }

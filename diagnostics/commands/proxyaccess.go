@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"strconv"
 	"strings"
 
@@ -91,25 +90,17 @@ type proxyQuestion struct {
 	byExec    func(w *inspectWays) error
 }
 
-// askAboutProxy has the agent of a pod's node asked, by each way until one reaches it. An error after that is the question's.
+// askAboutProxy has the agent of a pod's node asked.
 func (o *agentFlags) askAboutProxy(ctx context.Context, pod string, q proxyQuestion) error {
 	w, err := o.waysTo(ctx, pod)
 	if err != nil {
 		return err
 	}
-	return w.orGone(ctx, w.each(o.via, func(way string) (answered bool, err error) {
+	return w.orGone(ctx, w.each(o.via, func(way string) error {
 		if way == viaExec {
-			err = q.byExec(w)
-			_, notBegun := errors.AsType[notBegunError](err)
-			return !notBegun, err
+			return q.byExec(w)
 		}
-		client := w.byNetwork(way)
-		conn, err := probed(ctx, client.Dial)
-		if err != nil {
-			return false, err
-		}
-		_ = conn.Close() // nothing was said on it
-		return true, q.byNetwork(client, w.pod.Namespace, w.pod.Name)
+		return q.byNetwork(w.byNetwork(way), w.pod.Namespace, w.pod.Name)
 	}))
 }
 
@@ -152,11 +143,4 @@ func (w *inspectWays) exec(ctx context.Context, command []string, out, errOut io
 		_, err = fmt.Fprintln(errOut, "error:", why)
 	}
 	return code, err
-}
-
-// probed dials, within the time of a way.
-func probed(ctx context.Context, to func(context.Context) (net.Conn, error)) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, otherTimeout)
-	defer cancel()
-	return to(ctx)
 }
