@@ -25,11 +25,10 @@ import (
 	"istio-pod-network-controller/internal/cmdline"
 )
 
-// Bounds of the ways to the agent. An address behind a firewall does not answer at all.
+// Bounds of the ways to the agent, of which there are three. An address behind a firewall does not answer at all.
 const (
-	directTimeout = 8 * time.Second
-	directDial    = 2 * time.Second
-	otherTimeout  = 10 * time.Second
+	wayTimeout = inspectTimeout/3 - time.Second
+	directDial = 2 * time.Second
 )
 
 // maxSaid bounds what is kept of the standard error of a command in the agent's container.
@@ -67,31 +66,38 @@ func (w *inspectWays) described(ctx context.Context, via string) (inspect.Docume
 
 // ask asks by each way until the agent answers. A refusal by the agent is an answer.
 func (w *inspectWays) ask(ctx context.Context, via string) (doc inspect.Document, err error) {
-	err = w.each(via, func(way string) error {
-		doc, err = w.one(ctx, way)
+	within := func(get func(ctx context.Context) (inspect.Document, error)) (err error) {
+		ctx, cancel := context.WithTimeout(ctx, wayTimeout)
+		defer cancel()
+		doc, err = get(ctx)
 		if _, refused := errors.AsType[*inspect.Refusal](err); err != nil && !refused {
 			return notBegunError{err}
 		}
 		return err
+	}
+	err = w.each(via, func() error { return within(w.byExec) }, func(c inspect.Client) error {
+		return within(func(ctx context.Context) (inspect.Document, error) { return c.Get(ctx, w.pod.Namespace, w.pod.Name) })
 	})
 	return doc, err
 }
 
-// each calls f by each way until one fails otherwise than by a notBegunError, or not at all. If all fail so, the error says why each does.
-func (w *inspectWays) each(via string, f func(way string) error) error {
+// each asks by each way until one does not fail by a notBegunError, and returns how that one ends, or else why each way fails.
+func (w *inspectWays) each(via string, byExec func() error, byNetwork func(inspect.Client) error) error {
 	ways := []string{via}
 	if via == viaAuto { // the first needs no port of the node, and shows nobody a token
 		ways = []string{viaExec, viaDirect, viaTunnel}
 	}
 	var errs []error
 	for _, way := range ways {
+		ask := byExec
 		if way != viaExec {
 			if err := w.prepare(); err != nil {
 				errs = append(errs, err)
 				break // the ways that follow are over the network, too
 			}
+			ask = func() error { return byNetwork(w.byNetwork(way)) }
 		}
-		err := f(way)
+		err := ask()
 		if _, notBegun := errors.AsType[notBegunError](err); !notBegun {
 			return err
 		}
@@ -105,19 +111,6 @@ func (w *inspectWays) each(via string, f func(way string) error) error {
 
 // about names the pod that is asked about.
 func (w *inspectWays) about() string { return w.pod.Namespace + "/" + w.pod.Name }
-
-func (w *inspectWays) one(ctx context.Context, way string) (inspect.Document, error) {
-	limit := otherTimeout
-	if way == viaDirect {
-		limit = directTimeout
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	if way == viaExec {
-		return w.byExec(ctx)
-	}
-	return w.byNetwork(way).Get(ctx, w.pod.Namespace, w.pod.Name)
-}
 
 // prepare sees to what both ways over the network need: an agent that says where it answers, and a token.
 func (w *inspectWays) prepare() (err error) {
@@ -156,7 +149,7 @@ func (w *inspectWays) direct(ctx context.Context) (net.Conn, error) {
 
 func (w *inspectWays) tunnel(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx) // which the tunnel outlives
-	late := time.AfterFunc(otherTimeout, cancel)
+	late := time.AfterFunc(wayTimeout, cancel)
 	defer late.Stop()
 	conn, err := inspect.Tunnel(ctx, w.client.config, w.agent.Namespace, w.agent.Name, w.agent.Status.Inspect.Port)
 	switch {

@@ -24,12 +24,12 @@ func newProxyLogs(p Program) *cobra.Command {
 			"Where the chart has inspect.enabled=true, the agent also answers whoever has the right to get pods/log of the pod (see inspect).",
 		Example: "  istio-pod-network-controller logs -n shop cart-1 -f --tail 20",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			err := o.askAboutProxy(cmd.Context(), args[0], proxyQuestion{
-				byNetwork: func(c inspect.Client, namespace, name string) error {
-					return c.Log(cmd.Context(), namespace, name, l, cmd.OutOrStdout())
-				},
-				byExec: func(w *inspectWays) error { return w.log(cmd.Context(), l, cmd.OutOrStdout()) },
-			})
+			ctx, out := cmd.Context(), cmd.OutOrStdout()
+			w, err := o.waysTo(ctx, args[0])
+			if err == nil {
+				byNetwork := func(c inspect.Client) error { return c.Log(ctx, w.pod.Namespace, w.pod.Name, l, out) }
+				err = w.orGone(ctx, w.each(o.via, func() error { return w.log(ctx, l, out) }, byNetwork))
+			}
 			if l.Follow && errors.Is(cmd.Context().Err(), context.Canceled) {
 				return nil // Ctrl-C is how a followed log ends
 			}
@@ -55,17 +55,19 @@ func newProxyExec(p Program) *cobra.Command {
 			"The exit status is the command's.",
 		Example: "  istio-pod-network-controller exec -n shop cart-1 -- ls /run/sidecar",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			w, err := o.waysTo(ctx, args[0])
+			if err != nil {
+				return err
+			}
 			var out inspect.Output
-			err := o.askAboutProxy(cmd.Context(), args[0], proxyQuestion{
-				byNetwork: func(c inspect.Client, namespace, name string) (err error) {
-					out, err = c.Exec(cmd.Context(), namespace, name, inspect.Command{Args: args[1:]})
-					return err
-				},
-				byExec: func(w *inspectWays) (err error) {
-					out.Code, err = w.exec(cmd.Context(), args[1:], cmd.OutOrStdout(), cmd.ErrOrStderr())
-					return err
-				},
-			})
+			err = w.orGone(ctx, w.each(o.via, func() (err error) {
+				out.Code, err = w.exec(ctx, args[1:], cmd.OutOrStdout(), cmd.ErrOrStderr())
+				return err
+			}, func(c inspect.Client) (err error) {
+				out, err = c.Exec(ctx, w.pod.Namespace, w.pod.Name, inspect.Command{Args: args[1:]})
+				return err
+			}))
 			if err != nil {
 				return err
 			}
@@ -82,26 +84,6 @@ func newProxyExec(p Program) *cobra.Command {
 	}
 	o.addTo(cmd)
 	return cmd
-}
-
-// proxyQuestion is a question about the proxy of a pod, by each way.
-type proxyQuestion struct {
-	byNetwork func(c inspect.Client, namespace, name string) error
-	byExec    func(w *inspectWays) error
-}
-
-// askAboutProxy has the agent of a pod's node asked.
-func (o *agentFlags) askAboutProxy(ctx context.Context, pod string, q proxyQuestion) error {
-	w, err := o.waysTo(ctx, pod)
-	if err != nil {
-		return err
-	}
-	return w.orGone(ctx, w.each(o.via, func(way string) error {
-		if way == viaExec {
-			return q.byExec(w)
-		}
-		return q.byNetwork(w.byNetwork(way), w.pod.Namespace, w.pod.Name)
-	}))
 }
 
 // followLimit is how long a log is followed, as over the network.
