@@ -45,14 +45,12 @@ type Facts struct {
 	Pods       []Pod
 	revisions  map[string]bool // of Istio, that pods were injected by
 	Proxies    []v1alpha1.ManagedProxy
-	Shared     []string // ProxyProfiles of mode shared
-	// ProxyMemory is the memoryLimit, in bytes, of each other ProxyProfile; 0 if it has none.
-	ProxyMemory map[string]int64
-	Policies    []Policy
-	Leftovers   []string // nodes with the event CNIChainLeftover
-	Istio       Istio
-	Autoscaler  *Autoscaler
-	Now         time.Time
+	Profiles   map[string]v1alpha1.ProxyProfileSpec
+	Policies   []Policy
+	Leftovers  []string // nodes with the event CNIChainLeftover
+	Istio      Istio
+	Autoscaler *Autoscaler
+	Now        time.Time
 
 	config intent.Config // the agents', by which pods are judged
 	failed []unread

@@ -174,15 +174,10 @@ func readProxies(ctx context.Context, g Gatherer, f *Facts) (err error) {
 	if err != nil {
 		return err
 	}
-	f.ProxyMemory = map[string]int64{}
-	f.Shared, err = cluster.All(ctx, decoded[v1alpha1.ProxyProfileList](g, "proxyprofiles"), metav1.ListOptions{}, func(p *v1alpha1.ProxyProfile) (string, bool) {
-		shared := p.Spec.Mode == v1alpha1.ModeShared
-		if limit := p.Spec.Resources.MemoryLimit; limit != nil && !shared {
-			f.ProxyMemory[p.Name] = limit.Value()
-		} else if !shared {
-			f.ProxyMemory[p.Name] = 0
-		}
-		return p.Name, shared
+	f.Profiles = map[string]v1alpha1.ProxyProfileSpec{}
+	_, err = cluster.All(ctx, decoded[v1alpha1.ProxyProfileList](g, "proxyprofiles"), metav1.ListOptions{}, func(p *v1alpha1.ProxyProfile) (none struct{}, keep bool) {
+		f.Profiles[p.Name] = p.Spec
+		return none, false
 	})
 	return err
 }

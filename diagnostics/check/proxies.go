@@ -139,12 +139,14 @@ func (f *Facts) young() map[string]bool {
 
 // sharedProxies looks for the DaemonSet that each profile of mode shared needs.
 func sharedProxies(f *Facts) finding {
-	if len(f.Shared) == 0 {
-		return finding{}
-	}
 	ours := f.ours()
+	shared := 0
 	var without, behind []string
-	for _, profile := range f.Shared {
+	for profile, spec := range f.Profiles {
+		if spec.Mode != v1alpha1.ModeShared {
+			continue
+		}
+		shared++
 		i := slices.IndexFunc(f.DaemonSets, func(d appsv1.DaemonSet) bool { // anywhere but in the agents' namespace its pods are nobody's proxy
 			return d.Spec.Template.Labels[sidecar.LabelShared] == profile && (ours == nil || d.Namespace == ours.Namespace)
 		})
@@ -157,6 +159,8 @@ func sharedProxies(f *Facts) finding {
 		}
 	}
 	switch {
+	case shared == 0:
+		return finding{}
 	case len(without) > 0:
 		return failing("no DaemonSet runs the proxy of the shared profiles "+some(without)+": connections of their pods are refused",
 			"name them in the chart's value sidecars.shared; or have their pods choose another profile, and delete these")
@@ -164,7 +168,7 @@ func sharedProxies(f *Facts) finding {
 		return failing("shared proxies are not ready on all nodes, and connections of pods there are refused: "+some(behind),
 			"kubectl get pods -A -l "+sidecar.LabelShared+" -o wide, and describe those that are not ready")
 	}
-	return fine(printable.Count(len(f.Shared), "shared profile") + ", with a proxy on each node")
+	return fine(printable.Count(shared, "shared profile") + ", with a proxy on each node")
 }
 
 // memoryRoom returns how much memory, in bytes, a pod's cgroup allows beyond what its containers may use themselves. limited is false if nothing
@@ -192,14 +196,21 @@ func endsFirst(c corev1.Container) bool {
 
 // proxyRoom names the pods whose memory limit leaves no room for the proxy that the agent runs in their cgroup.
 func proxyRoom(f *Facts) finding {
-	limited := func(p Pod) bool {
-		_, own := f.ProxyMemory[p.Profile]
-		return own && p.Running && p.MemoryLimited
+	room := 0
+	var tight []string
+	for _, p := range f.Pods {
+		spec, has := f.Profiles[p.Profile]
+		if !has || spec.Mode == v1alpha1.ModeShared || !p.Running || !p.MemoryLimited {
+			continue
+		}
+		room++
+		switch limit := spec.Resources.MemoryLimit; {
+		case limit == nil && p.MemoryRoom < 1:
+			tight = append(tight, fmt.Sprintf("%s (%s of memory without a limit)", p, bytes(p.MemoryRoom)))
+		case limit != nil && p.MemoryRoom < max(limit.Value(), 1):
+			tight = append(tight, fmt.Sprintf("%s (%s of %s)", p, bytes(p.MemoryRoom), bytes(limit.Value())))
+		}
 	}
-	tight := listed(f.Pods, func(p Pod) bool { return limited(p) && p.MemoryRoom < max(f.ProxyMemory[p.Profile], 1) }, func(p Pod) string {
-		return fmt.Sprintf("%s (%s of %s)", p, bytes(p.MemoryRoom), wanted(f.ProxyMemory[p.Profile]))
-	})
-	room := len(names(f.Pods, limited))
 	switch {
 	case len(tight) > 0:
 		return warning(fmt.Sprintf("the memory limit of %s leaves less room than the proxy may use, so the kernel may end one of their containers: %s", printable.Count(len(tight), "pod"), some(tight)),
@@ -211,10 +222,3 @@ func proxyRoom(f *Facts) finding {
 }
 
 func bytes(n int64) string { return resource.NewQuantity(n, resource.BinarySI).String() }
-
-func wanted(memory int64) string {
-	if memory == 0 {
-		return "memory without a limit"
-	}
-	return bytes(memory)
-}

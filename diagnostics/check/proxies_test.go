@@ -3,10 +3,10 @@ package check
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
@@ -21,6 +21,15 @@ func withProxy(f *Facts) *v1alpha1.ManagedProxy {
 	f.Pods[0].Profile = "edge"
 	f.Proxies = []v1alpha1.ManagedProxy{managedProxy("cart")}
 	return &f.Proxies[0]
+}
+
+func sharedEdge() map[string]v1alpha1.ProxyProfileSpec {
+	return map[string]v1alpha1.ProxyProfileSpec{"edge": {Mode: v1alpha1.ModeShared}}
+}
+
+func limitedEdge(memory string) map[string]v1alpha1.ProxyProfileSpec {
+	limit := resource.MustParse(memory)
+	return map[string]v1alpha1.ProxyProfileSpec{"edge": {Resources: v1alpha1.Resources{MemoryLimit: &limit}}}
 }
 
 func managedProxy(pod string) v1alpha1.ManagedProxy {
@@ -74,25 +83,25 @@ func proxyCases() map[string]changed {
 			withFlags(f)
 		}), check: "proxies-ready", level: Fail, want: "no agent runs proxies: shop/cart (edge)"},
 		"a pod with no room for the proxy": {change: with(func(f *Facts, _ *v1alpha1.ManagedProxy) {
-			f.ProxyMemory, f.Pods[0].MemoryLimited, f.Pods[0].MemoryRoom = map[string]int64{"edge": 64 << 20}, true, 32<<20
+			f.Profiles, f.Pods[0].MemoryLimited, f.Pods[0].MemoryRoom = limitedEdge("64Mi"), true, 32<<20
 		}), check: "proxy-room", level: Warn, want: "shop/cart (32Mi of 64Mi)"},
 		"a pod with no room for a proxy without a limit": {change: with(func(f *Facts, _ *v1alpha1.ManagedProxy) {
-			f.ProxyMemory, f.Pods[0].MemoryLimited = map[string]int64{"edge": 0}, true
+			f.Profiles, f.Pods[0].MemoryLimited = map[string]v1alpha1.ProxyProfileSpec{"edge": {}}, true
 		}), check: "proxy-room", level: Warn, want: "shop/cart (0 of memory without a limit)"},
 		"a pod with room for the proxy": {change: with(func(f *Facts, _ *v1alpha1.ManagedProxy) {
-			f.ProxyMemory, f.Pods[0].MemoryLimited, f.Pods[0].MemoryRoom = map[string]int64{"edge": 64 << 20}, true, 64<<20
+			f.Profiles, f.Pods[0].MemoryLimited, f.Pods[0].MemoryRoom = limitedEdge("64Mi"), true, 64<<20
 		}), check: "proxy-room", level: OK, want: "1 pod"},
-		"a shared proxy":             {change: func(f *Facts) { f.Shared, f.DaemonSets = []string{"edge"}, append(f.DaemonSets, shared) }, check: "shared-proxies", level: OK},
-		"a shared proxy nobody runs": {change: func(f *Facts) { f.Shared = []string{"edge"} }, check: "shared-proxies", level: Fail, want: "no DaemonSet runs the proxy of the shared profiles edge"},
+		"a shared proxy":             {change: func(f *Facts) { f.Profiles, f.DaemonSets = sharedEdge(), append(f.DaemonSets, shared) }, check: "shared-proxies", level: OK},
+		"a shared proxy nobody runs": {change: func(f *Facts) { f.Profiles = sharedEdge() }, check: "shared-proxies", level: Fail, want: "no DaemonSet runs the proxy of the shared profiles edge"},
 		"a tenant's shared proxy": {change: func(f *Facts) {
 			forged := shared
 			forged.Namespace = "shop"
-			f.Shared, f.DaemonSets = []string{"edge"}, append(f.DaemonSets, forged)
+			f.Profiles, f.DaemonSets = sharedEdge(), append(f.DaemonSets, forged)
 		}, check: "shared-proxies", level: Fail, want: "edge"},
 		"a shared proxy that is behind": {change: func(f *Facts) {
 			behind := shared
 			behind.Status.NumberReady = 1
-			f.Shared, f.DaemonSets = []string{"edge"}, append(f.DaemonSets, behind)
+			f.Profiles, f.DaemonSets = sharedEdge(), append(f.DaemonSets, behind)
 		}, check: "shared-proxies", level: Fail, want: "edge (1 of 2)"},
 	}
 }
@@ -127,8 +136,8 @@ func TestGather_sidecars_areReduced(t *testing.T) {
 	c.Resources = append(c.Resources, &metav1.APIResourceList{GroupVersion: v1alpha1.GroupVersion().String()})
 	g := Gatherer{Client: c, Objects: pagesOf(t), Intent: func([]string) (intent.Config, error) { return intent.Config{}, nil }}
 	f := g.Gather(t.Context())
-	if len(f.failed) > 0 || len(f.Proxies) != 2 || f.Proxies[0].Name != "cart" || f.Proxies[0].Status.Message != "m" || fmt.Sprint(f.Shared) != "[edgemore]" || !f.runsProxies() {
-		t.Errorf("%+v, %+v, %v", f.failed, f.Proxies, f.Shared)
+	if len(f.failed) > 0 || len(f.Proxies) != 2 || f.Proxies[0].Name != "cart" || f.Proxies[0].Status.Message != "m" || len(f.Profiles) != 2 || f.Profiles["edgemore"].Mode != v1alpha1.ModeShared || !f.runsProxies() {
+		t.Errorf("%+v, %+v, %v", f.failed, f.Proxies, f.Profiles)
 	}
 }
 
