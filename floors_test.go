@@ -96,8 +96,8 @@ var rooms = []room{
 
 	// Questions to a cluster. They enter no namespace and know no runtime: agent/cli gives them functions and addresses.
 	{dir: "diagnostics/cluster", own: "internal/agentstatus", others: "k8s.io"},
-	{dir: "diagnostics/inspect", own: "internal/intent internal/printable iptables", others: "k8s.io"},
-	{dir: "diagnostics/survey", own: "diagnostics/cluster internal/agentstatus internal/intent internal/podreport", others: "golang.org/x k8s.io"},
+	{dir: "diagnostics/inspect", own: "internal/intent internal/podreport internal/printable iptables", others: "k8s.io"},
+	{dir: "diagnostics/survey", own: "diagnostics/cluster internal/agentstatus internal/intent internal/podreport internal/printable", others: "golang.org/x k8s.io"},
 	{dir: "diagnostics/check", own: "api/v1alpha1 diagnostics/cluster internal/agentstatus internal/intent internal/podreport internal/printable internal/sidecar", others: "golang.org/x k8s.io sigs.k8s.io"},
 	{dir: "diagnostics/connectivity/originaldst", own: "internal/redirection"},
 	{dir: "diagnostics/connectivity", own: "diagnostics/cluster internal/agentstatus internal/intent internal/podreport internal/printable", others: "golang.org/x k8s.io"},

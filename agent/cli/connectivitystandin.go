@@ -40,17 +40,9 @@ func newStandInServer(use string, serve func(connectivity.Server, context.Contex
 
 func newStandInClient() *cobra.Command {
 	var c connectivity.Client
-	var targets []string
 	cmd := &cobra.Command{
 		Use: "prove", Short: "Connect to the server pod and write proofs to " + terminationLog, Args: cmdline.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			for _, target := range targets {
-				a, err := netip.ParseAddr(target)
-				if err != nil {
-					return fmt.Errorf("--target: %w", err)
-				}
-				c.Targets = append(c.Targets, a)
-			}
 			out, err := os.OpenFile(terminationLog, os.O_WRONLY|os.O_TRUNC, 0)
 			if err != nil {
 				return fmt.Errorf("open what the kubelet reads: %w", err)
@@ -62,7 +54,11 @@ func newStandInClient() *cobra.Command {
 	fs := cmd.Flags()
 	fs.StringVar(&c.Pod, "pod", "", "the pod's name")
 	fs.StringVar(&c.Server, "server", "", "the server pod's name")
-	fs.StringSliceVar(&targets, "target", nil, "the server pod's addresses")
+	fs.Func("target", "an address of the server pod; may be given several times", func(value string) error {
+		target, err := netip.ParseAddr(value)
+		c.Targets = append(c.Targets, target)
+		return err
+	})
 	fs.DurationVar(&c.For, "for", 20*time.Second, "how long what is not proven is tried again")
 	return cmd
 }

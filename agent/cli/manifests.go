@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"istio-pod-network-controller/internal/cmdline"
@@ -60,10 +61,7 @@ func readManifest(in io.Reader, file, kind string, into any) error {
 	if strings.Contains(strings.TrimPrefix(strings.TrimSpace(string(data)), "---"), "\n---") {
 		return fmt.Errorf("read %s: it holds several documents, want one %s", file, kind)
 	}
-	var head struct {
-		APIVersion string `json:"apiVersion"`
-		Kind       string `json:"kind"`
-	}
+	var head metav1.TypeMeta
 	if err := yaml.Unmarshal(data, &head); err != nil {
 		return fmt.Errorf("read %s: %w", file, err)
 	}

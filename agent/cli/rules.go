@@ -131,11 +131,11 @@ func newShow(o *rulesOptions) *cobra.Command {
 			if o.pod != "" {
 				return o.showWanted(cmd)
 			}
-			b, err := o.openAll(cmd.Context())
+			choice, err := o.choice()
 			if err != nil {
 				return err
 			}
-			have, ok, err := b.List(cmd.Context(), o.place())
+			have, ok, err := choice.Nftables(cmd.Context()).List(cmd.Context(), o.place())
 			switch {
 			case err != nil:
 				return err
@@ -167,11 +167,11 @@ func newRemove(o *rulesOptions) *cobra.Command {
 	return &cobra.Command{
 		Use: "remove", Short: "Remove all of our rules", Args: cmdline.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			b, err := o.openAll(cmd.Context())
+			choice, err := o.choice()
 			if err != nil {
 				return err
 			}
-			removed, err := b.Remove(cmd.Context(), o.place())
+			removed, err := choice.Nftables(cmd.Context()).Remove(cmd.Context(), o.place())
 			if err != nil {
 				return err
 			}
@@ -183,7 +183,7 @@ func newRemove(o *rulesOptions) *cobra.Command {
 
 func (o *rulesOptions) place() podnet.Place { return podnet.Place{Path: o.netns} }
 
-// open returns the backend, after checking the flags that every use of it needs.
+// open returns the backend of the flags.
 func (o *rulesOptions) open(ctx context.Context) (kernel.Backend, error) {
 	choice, err := o.choice()
 	if err != nil {
@@ -193,33 +193,19 @@ func (o *rulesOptions) open(ctx context.Context) (kernel.Backend, error) {
 	return backend, err
 }
 
-// openAll returns a backend that finds and removes the rules of every backend. It does not check that the node accepts rules.
-func (o *rulesOptions) openAll(ctx context.Context) (kernel.Backend, error) {
-	choice, err := o.choice()
-	if err != nil {
-		return kernel.Backend{}, err
-	}
-	return choice.Nftables(ctx), nil
-}
-
+// choice returns the backends, after checking the flags that every use of one needs. What lists and removes rules of all backends is Nftables, which
+// does not check that the node accepts rules.
 func (o *rulesOptions) choice() (kernel.Choice, error) {
-	if err := o.validate(); err != nil {
-		return kernel.Choice{}, err
-	}
-	return kernel.NewChoice(nil, nil)
-}
-
-func (o *rulesOptions) validate() error {
 	if o.netns == "" {
-		return errNoNetNS
+		return kernel.Choice{}, errNoNetNS
 	}
 	if err := validateBackend(o.backend); err != nil {
-		return err
+		return kernel.Choice{}, err
 	}
 	if _, err := os.Stat(o.netns); errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("--netns: value %q: there is no such file: want the path of a network namespace, such as /run/netns/NAME", o.netns)
+		return kernel.Choice{}, fmt.Errorf("--netns: value %q: there is no such file: want the path of a network namespace, such as /run/netns/NAME", o.netns)
 	}
-	return nil
+	return kernel.NewChoice(nil, nil)
 }
 
 // validateBackend returns an error for an unknown value of --backend.

@@ -53,7 +53,8 @@ func (o *runOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.logLevel, "log-level", "info", "debug, info or error")
 	fs.DurationVar(&o.VerifyInterval, "verify-interval", 10*time.Second, "how often the rules of each pod are compared with what they should be, 0 for never")
 	addSidecarFlags(fs, &o.Options)
-	o.addStartupTaintFlags(fs)
+	fs.BoolVar(&o.StartupTaint, "startup-taint", false, "take the startup taint off the agent's node once the agent is ready")
+	fs.StringVar(&o.StartupTaintKey, "startup-taint-key", podreport.KeyStartupTaint, "key of that taint")
 	o.addHookFlags(fs)
 	o.IntentFlags.Add(fs)
 }
@@ -69,16 +70,17 @@ func (o *runOptions) Validate() error {
 	if o.NodeName == "" {
 		errs = append(errs, errors.New("--node-name: required"))
 	}
-	if faults := validation.IsDNS1123Subdomain(o.DaemonSet); o.DaemonSet != "" && len(faults) > 0 {
-		errs = append(errs, fmt.Errorf("--daemonset: value %q: %s", o.DaemonSet, strings.Join(faults, "; ")))
-	}
-	if o.DaemonSet != "" && o.Config.AgentNamespace == "" {
-		errs = append(errs, fmt.Errorf("--daemonset: value %q: --agent-namespace must say where it is", o.DaemonSet))
+	for _, own := range [][2]string{{"daemonset", o.DaemonSet}, {"pod-name", o.PodName}} {
+		flag, name := own[0], own[1]
+		errs = append(errs, cmdline.ValidName(flag, name, validation.IsDNS1123Subdomain))
+		if name != "" && o.Config.AgentNamespace == "" {
+			errs = append(errs, fmt.Errorf("--%s: value %q: --agent-namespace must say where it is", flag, name))
+		}
 	}
 	if o.Sidecars && o.Config.AgentNamespace == "" {
 		errs = append(errs, errors.New("--sidecars: --agent-namespace must say where the agents' Lease is"))
 	}
-	errs = append(errs, o.validatePodName(), cmdline.OneOf("runtime", o.Runtime, "auto", "containerd", "crio", "docker"), cmdline.OneOf("log-level", o.logLevel, "debug", "info", "error"))
+	errs = append(errs, cmdline.OneOf("runtime", o.Runtime, "auto", "containerd", "crio", "docker"), cmdline.OneOf("log-level", o.logLevel, "debug", "info", "error"))
 	o.level = map[string]slog.Level{"debug": slog.LevelDebug, "error": slog.LevelError}[o.logLevel] // info is 0
 	if err := agent.ValidateHealthAddr(o.HealthAddr); err != nil {
 		errs = append(errs, fmt.Errorf("--health-addr: value %q: want unix:///PATH, HOST:PORT, or 0 for none: %w", o.HealthAddr, err))
@@ -98,21 +100,10 @@ func (o *runOptions) Validate() error {
 	if o.VerifyInterval != 0 && o.VerifyInterval < time.Second {
 		errs = append(errs, fmt.Errorf("--verify-interval: value %q: want 0, or 1s or more", o.VerifyInterval))
 	}
-	errs = append(errs, validateBackend(o.Backend), validateSidecars(&o.Options), validateTaintKey(o.StartupTaintKey), o.validateHooks(), o.IntentFlags.Validate())
+	errs = append(errs, validateBackend(o.Backend), validateSidecars(&o.Options), validateTaintKey(o.StartupTaintKey),
+		cmdline.OneOf("nri", o.NRI.Mode, agent.NRIAuto, agent.NRIRequired, agent.NRIOff),
+		cmdline.OneOf("cni", o.CNI, agent.CNIOff, agent.CNIInstall, agent.CNIUninstall), o.cniFlags.validate(), o.IntentFlags.Validate())
 	return errors.Join(errs...)
-}
-
-func (o *runOptions) validatePodName() error {
-	faults := validation.IsDNS1123Subdomain(o.PodName)
-	switch {
-	case o.PodName == "":
-		return nil
-	case len(faults) > 0:
-		return fmt.Errorf("--pod-name: value %q: %s", o.PodName, strings.Join(faults, "; "))
-	case o.Config.AgentNamespace == "":
-		return fmt.Errorf("--pod-name: value %q: --agent-namespace must say where it is", o.PodName)
-	}
-	return nil
 }
 
 // addHookFlags adds the flags for NRI and the CNI chain, and for what happens to a pod whose rules cannot be applied when one of
@@ -127,25 +118,13 @@ func (o *runOptions) addHookFlags(fs *pflag.FlagSet) {
 	o.cniFlags.add(fs)
 }
 
-func (o *runOptions) validateHooks() error {
-	return errors.Join(
-		cmdline.OneOf("nri", o.NRI.Mode, agent.NRIAuto, agent.NRIRequired, agent.NRIOff),
-		cmdline.OneOf("cni", o.CNI, agent.CNIOff, agent.CNIInstall, agent.CNIUninstall), o.cniFlags.validate(),
-	)
-}
-
 // autoscalers is the domain of the taints by which Cluster Autoscaler knows a node that is still starting.
 const autoscalers = "cluster-autoscaler.kubernetes.io"
-
-func (o *runOptions) addStartupTaintFlags(fs *pflag.FlagSet) {
-	fs.BoolVar(&o.StartupTaint, "startup-taint", false, "take the startup taint off the agent's node once the agent is ready")
-	fs.StringVar(&o.StartupTaintKey, "startup-taint-key", podreport.KeyStartupTaint, "key of that taint")
-}
 
 // validateTaintKey returns an error unless the agent may remove taints with the key. Kubernetes' own taints say that a node is not
 // ready or is for special pods: who removes one of them overrules another controller.
 func validateTaintKey(key string) error {
-	if faults := validation.IsQualifiedName(key); len(faults) > 0 {
+	if faults := validation.IsQualifiedName(key); len(faults) > 0 { // an empty key, too
 		return fmt.Errorf("--startup-taint-key: value %q: %s", key, strings.Join(faults, "; "))
 	}
 	domain, _, named := strings.Cut(key, "/")

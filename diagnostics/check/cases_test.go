@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/internal/agentstatus"
@@ -21,6 +23,8 @@ func ofTwoRevisions(f *Facts, ports ...uint16) {
 	}
 }
 
+func taints(key string) []corev1.Taint { return []corev1.Taint{{Key: key}} }
+
 func clusterCases() map[string]changed {
 	return map[string]changed{
 		"an old cluster":               {change: func(f *Facts) { f.Version = "v1.27.9-eks-1" }, check: "kubernetes-version", level: Fail, want: "older than 1.28"},
@@ -31,16 +35,18 @@ func clusterCases() map[string]changed {
 		"no agent":                     {change: func(f *Facts) { f.DaemonSets = nil }, check: "installed", level: Fail, want: "no DaemonSet"},
 		"an agent before installing":   {change: func(*Facts) {}, pre: true, check: "not-installed-yet", level: Warn, want: "agents/agent"},
 		"two releases":                 {change: func(f *Facts) { f.DaemonSets = append(f.DaemonSets, f.DaemonSets[0]); f.DaemonSets[1].Name = "other" }, check: "installed", level: Fail, want: "agents/other"},
-		"a nodeSelector without nodes": {change: func(f *Facts) { f.DaemonSets[0].Desired, f.DaemonSets[0].Ready = 0, 0 }, check: "agents-ready", level: Fail, want: "wants no node"},
+		"a nodeSelector without nodes": {change: func(f *Facts) {
+			f.DaemonSets[0].Status.DesiredNumberScheduled, f.DaemonSets[0].Status.NumberReady = 0, 0
+		}, check: "agents-ready", level: Fail, want: "wants no node"},
 		"an agent that waits": {change: func(f *Facts) {
-			f.DaemonSets[0].Ready, f.Agents[0].Ready, f.Agents[0].Waiting = 1, false, "ImagePullBackOff"
+			f.DaemonSets[0].Status.NumberReady, f.Agents[0].Ready, f.Agents[0].Waiting = 1, false, "ImagePullBackOff"
 		}, check: "agents-ready", level: Fail, want: "1 of 2 agents are ready: n1: ImagePullBackOff"},
 		"a new agent that crashes beside the old one": {change: func(f *Facts) {
-			f.DaemonSets[0].Updated = 1
+			f.DaemonSets[0].Status.UpdatedNumberScheduled = 1
 			f.Agents = append(f.Agents, Agent{Node: "n1", Name: "new", Crashes: cluster.Crashes{Restarts: 5, Last: "exit code 1 (error: x)"}})
 		}, check: "agents-ready", level: Fail, want: "n1: new crashed 5 times, the last time with exit code 1 (error: x)"},
-		"a rollout":               {change: func(f *Facts) { f.DaemonSets[0].Updated = 1 }, check: "agents-ready", level: Warn, want: "1 of 2"},
-		"an agent too many":       {change: func(f *Facts) { f.DaemonSets[0].Misscheduled = 1 }, check: "agents-ready", level: Warn, want: "wants none"},
+		"a rollout":               {change: func(f *Facts) { f.DaemonSets[0].Status.UpdatedNumberScheduled = 1 }, check: "agents-ready", level: Warn, want: "1 of 2"},
+		"an agent too many":       {change: func(f *Facts) { f.DaemonSets[0].Status.NumberMisscheduled = 1 }, check: "agents-ready", level: Warn, want: "wants none"},
 		"a node without an agent": {change: func(f *Facts) { f.Agents = f.Agents[:1] }, check: "nodes-without-agent", level: Warn, want: "1 node without an agent: n2"},
 		"a pod on such a node":    {change: func(f *Facts) { f.Agents = f.Agents[1:] }, check: "nodes-without-agent", level: Fail, want: "shop/cart"},
 		"agents of two versions":  {change: func(f *Facts) { f.Agents[0].Status.Version = "0.0.9" }, check: "agent-versions", level: Warn, want: "different"},
@@ -65,7 +71,7 @@ func clusterCases() map[string]changed {
 			f.Agents[0].Status.LastError = &agentstatus.Error{Message: "refused", Time: now.Add(-24 * time.Hour)}
 		}, check: "agent-reports", level: OK},
 		"an agent that takes over": {change: func(f *Facts) {
-			f.Nodes[0].Runtime = "containerd://1.7.27"
+			f.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "containerd://1.7.27"
 			f.Agents = append([]Agent{{Node: "n1"}}, f.Agents...)
 		}, check: "container-runtime", level: OK},
 		"an agent that says nothing":   {change: func(f *Facts) { f.Agents[0].Status = nil }, check: "agent-reports", level: Warn, want: "n1"},
@@ -76,20 +82,29 @@ func clusterCases() map[string]changed {
 
 func nodeCases() map[string]changed {
 	return map[string]changed{
-		"an old containerd":                 {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents[0].Status = "containerd://1.6.8", nil }, check: "container-runtime", level: Warn, want: "has no NRI (n1)"},
-		"containerd with NRI off":           {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents[0].Status.Hook = "containerd://1.7.27", nil }, check: "container-runtime", level: Warn, want: "switched off"},
-		"CRI-O with NRI off":                {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents = "cri-o://1.29.1", nil }, check: "container-runtime", level: Warn, want: "CRI-O 1.29.1"},
-		"Docker":                            {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents = "docker://20.10.24", nil }, check: "container-runtime", level: Warn, want: "Docker"},
-		"an old containerd whose NRI is on": {change: func(f *Facts) { f.Nodes[0].Runtime = "containerd://1.7.27" }, check: "container-runtime", level: OK},
-		"Talos with agents":                 {change: func(f *Facts) { f.Nodes[1].OSImage = "Talos (v1.9.0)" }, check: "operating-system", level: OK},
-		"an unknown runtime":                {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents = "", nil }, check: "container-runtime", level: Warn, want: "not known"},
-		"an old kernel":                     {change: func(f *Facts) { f.Nodes[0].Kernel = "4.18.0-553.el8" }, check: "kernel", level: Fail, want: "n1 has 4.18.0"},
-		"an old kernel with iptables":       {change: func(f *Facts) { f.Nodes[0].Kernel, f.DaemonSets[0].Args["backend"] = "4.18.0-553.el8", "iptables" }, check: "kernel", level: OK, want: "4.18.0"},
-		"a kernel without cookies":          {change: func(f *Facts) { f.Nodes[1].Kernel = "5.10.0-28" }, check: "kernel", level: OK, want: "n2 has 5.10.0"},
-		"Talos":                             {change: func(f *Facts) { f.Nodes[1].OSImage, f.DaemonSets = "Talos (v1.9.0)", nil }, pre: true, check: "operating-system", level: Warn, want: "platform=talos; before 1.14 NRI is off"},
-		"Bottlerocket":                      {change: func(f *Facts) { f.Nodes[1].OSImage, f.DaemonSets = "Bottlerocket OS 1.40.0", nil }, pre: true, check: "operating-system", level: Warn, want: "platform=bottlerocket"},
-		"a Windows node":                    {change: func(f *Facts) { f.Nodes[1].OS, f.Agents = "windows", f.Agents[:1] }, check: "operating-system", level: OK, want: "1 Windows node"},
-		"a Windows node has no agent":       {change: func(f *Facts) { f.Nodes[1].OS, f.Agents = "windows", f.Agents[:1] }, check: "nodes-without-agent", level: OK},
+		"an old containerd": {change: func(f *Facts) {
+			f.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion, f.Agents[0].Status = "containerd://1.6.8", nil
+		}, check: "container-runtime", level: Warn, want: "has no NRI (n1)"},
+		"containerd with NRI off": {change: func(f *Facts) {
+			f.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion, f.Agents[0].Status.Hook = "containerd://1.7.27", nil
+		}, check: "container-runtime", level: Warn, want: "switched off"},
+		"CRI-O with NRI off": {change: func(f *Facts) { f.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion, f.Agents = "cri-o://1.29.1", nil }, check: "container-runtime", level: Warn, want: "CRI-O 1.29.1"},
+		"Docker": {change: func(f *Facts) {
+			f.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion, f.Agents = "docker://20.10.24", nil
+		}, check: "container-runtime", level: Warn, want: "Docker"},
+		"an old containerd whose NRI is on": {change: func(f *Facts) { f.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "containerd://1.7.27" }, check: "container-runtime", level: OK},
+		"Talos with agents":                 {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.OSImage = "Talos (v1.9.0)" }, check: "operating-system", level: OK},
+		"an unknown runtime":                {change: func(f *Facts) { f.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion, f.Agents = "", nil }, check: "container-runtime", level: Warn, want: "not known"},
+		"an old kernel":                     {change: func(f *Facts) { f.Nodes[0].Status.NodeInfo.KernelVersion = "4.18.0-553.el8" }, check: "kernel", level: Fail, want: "n1 has 4.18.0"},
+		"an old kernel with iptables": {change: func(f *Facts) {
+			f.Nodes[0].Status.NodeInfo.KernelVersion = "4.18.0-553.el8"
+			withFlags(f, "--backend=iptables")
+		}, check: "kernel", level: OK, want: "4.18.0"},
+		"a kernel without cookies":    {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.KernelVersion = "5.10.0-28" }, check: "kernel", level: OK, want: "n2 has 5.10.0"},
+		"Talos":                       {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.OSImage, f.DaemonSets = "Talos (v1.9.0)", nil }, pre: true, check: "operating-system", level: Warn, want: "platform=talos; before 1.14 NRI is off"},
+		"Bottlerocket":                {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.OSImage, f.DaemonSets = "Bottlerocket OS 1.40.0", nil }, pre: true, check: "operating-system", level: Warn, want: "platform=bottlerocket"},
+		"a Windows node":              {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.OperatingSystem, f.Agents = "windows", f.Agents[:1] }, check: "operating-system", level: OK, want: "1 Windows node"},
+		"a Windows node has no agent": {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.OperatingSystem, f.Agents = "windows", f.Agents[:1] }, check: "nodes-without-agent", level: OK},
 	}
 }
 
@@ -104,10 +119,11 @@ func meshCases() map[string]changed {
 			f.Istio.Revisions = append(f.Istio.Revisions, Revision{Name: "1-30", CNI: new(false)})
 		}, check: "injector", level: Warn, want: "ConfigMap istio-sidecar-injector-1-30"},
 		"istio-cni by istioctl": {change: func(f *Facts) {
-			f.DaemonSets = append(f.DaemonSets, DaemonSet{Namespace: "istio-system", Name: "istio-cni-node", Images: []string{"docker.io/istio/install-cni:1.30"}})
+			f.DaemonSets = append(f.DaemonSets, daemonSetOf("istio-system", "istio-cni-node", "docker.io/istio/install-cni:1.30"))
 		}, pre: true, check: "injector", level: Warn, want: "istio-system/istio-cni-node) was not installed by Helm"},
 		"istio-cni by Helm": {change: func(f *Facts) {
-			f.DaemonSets = append(f.DaemonSets, DaemonSet{Namespace: "istio-system", Name: "istio-cni-node", ByHelm: true, Images: []string{"docker.io/istio/install-cni:1.30"}})
+			f.DaemonSets = append(f.DaemonSets, daemonSetOf("istio-system", "istio-cni-node", "docker.io/istio/install-cni:1.30"))
+			f.DaemonSets[1].Annotations = map[string]string{"meta.helm.sh/release-name": "istio-cni"}
 		}, check: "injector", level: OK},
 		"a pod that would be refused": {change: func(f *Facts) {
 			f.Pods[0].Istios, f.Pods[0].Fails = true, "uid 1337 is also that of container app"
@@ -115,18 +131,18 @@ func meshCases() map[string]changed {
 		"pods that can be moved":            {change: func(f *Facts) { f.Pods[0].Istios = true }, pre: true, check: "istio-pods", level: OK, want: "1 pod"},
 		"init containers before istio-init": {change: func(f *Facts) { f.Pods[0].MeetNoProxy = []string{"migrate"} }, pre: true, check: "init-containers", level: Warn, want: "shop/cart (migrate)"},
 		"istio-cni beside us": {change: func(f *Facts) {
-			f.DaemonSets = append(f.DaemonSets, DaemonSet{Namespace: "istio-system", Name: "istio-cni-node", Images: []string{"docker.io/istio/install-cni:1.30"}})
+			f.DaemonSets = append(f.DaemonSets, daemonSetOf("istio-system", "istio-cni-node", "docker.io/istio/install-cni:1.30"))
 		}, check: "other-projects", level: Warn, want: "Istio's CNI plugin (istio-system/istio-cni-node)"},
 		"Multus beside another hook": {change: func(f *Facts) {
-			f.DaemonSets = append(f.DaemonSets, DaemonSet{Name: "m", Images: []string{"multus-cni:1"}})
+			f.DaemonSets = append(f.DaemonSets, daemonSetOf("", "m", "multus-cni:1"))
 		}, check: "other-projects", level: OK},
 		"Multus by digest": {change: func(f *Facts) {
-			f.DaemonSets[0].Args["cni"] = "install"
-			f.DaemonSets = append(f.DaemonSets, DaemonSet{Name: "m", Images: []string{"ghcr.io/k8snetworkplumbingwg/multus-cni@sha256:0"}})
+			withFlags(f, "--cni=install")
+			f.DaemonSets = append(f.DaemonSets, daemonSetOf("", "m", "ghcr.io/k8snetworkplumbingwg/multus-cni@sha256:0"))
 		}, check: "other-projects", level: Warn, want: "Multus"},
 		"another registry's port": {change: func(f *Facts) {
-			f.DaemonSets[0].Args["cni"] = "install"
-			f.DaemonSets = append(f.DaemonSets, DaemonSet{Name: "m", Images: []string{"multus:5000/logs:1", "docker.io/of/no-multus:1"}})
+			withFlags(f, "--cni=install")
+			f.DaemonSets = append(f.DaemonSets, daemonSetOf("", "m", "multus:5000/logs:1"), daemonSetOf("", "n", "docker.io/of/no-multus:1"))
 		}, check: "other-projects", level: OK},
 		"other ports of the mesh":              {change: func(f *Facts) { f.Istio.Revisions[0].OutboundPort = 16001 }, check: "mesh-ports", level: Fail, want: "meshConfig.proxyListenPort is 16001 (ConfigMap istio), the rules of shop/cart lead to 15001"},
 		"other ports of the mesh, before pods": {change: func(f *Facts) { f.Istio.Revisions[0].OutboundPort, f.Pods = 16001, nil }, check: "mesh-ports", level: Warn, want: "meshConfig.proxyListenPort is 16001 (ConfigMap istio), the agents' --envoy-port 15001"},
@@ -149,13 +165,13 @@ func meshCases() map[string]changed {
 		"dual stack without listeners, by Istio's rules": {change: func(f *Facts) {
 			f.Pods[0].Families, f.Pods[0].Redirect, f.Pods[0].Istios = 2, false, true
 		}, check: "dual-stack", level: Warn, want: "refused: shop/cart"},
-		"dual stack and direct IPv6":  {change: func(f *Facts) { f.Pods[0].Families, f.DaemonSets[0].Args["ipv6"] = 2, "direct" }, check: "dual-stack", level: Warn, want: "bypasses the mesh"},
+		"dual stack and direct IPv6":  {change: func(f *Facts) { f.Pods[0].Families = 2; withFlags(f, "--ipv6=direct") }, check: "dual-stack", level: Warn, want: "bypasses the mesh"},
 		"dual stack with listeners":   {change: func(f *Facts) { f.Pods[0].Families, f.Pods[0].DualStackProxy = 2, true }, check: "dual-stack", level: OK},
 		"istiod's untaint controller": {change: func(f *Facts) { f.Istio.Untaint = true }, check: "node-untaint", level: Warn, want: "controller of node taints"},
 		"Istio's taint under another name": {change: func(f *Facts) {
-			f.Istio.Taint, f.Nodes[1].Taints = "example.com/wait", []string{"example.com/wait"}
+			f.Istio.Taint, f.Nodes[1].Spec.Taints = "example.com/wait", taints("example.com/wait")
 		}, check: "node-untaint", level: Warn, want: "taint example.com/wait, which only istio-cni's readiness ends: n2"},
-		"Istio's taint": {change: func(f *Facts) { f.Nodes[0].Taints = []string{"cni.istio.io/not-ready"} }, check: "node-untaint", level: Warn, want: "n1"},
+		"Istio's taint": {change: func(f *Facts) { f.Nodes[0].Spec.Taints = taints("cni.istio.io/not-ready") }, check: "node-untaint", level: Warn, want: "n1"},
 	}
 }
 
@@ -186,16 +202,19 @@ func podCases() map[string]changed {
 		"a pod that names a profile":    {change: func(f *Facts) { f.Pods[0].Redirect, f.Pods[0].Reason = false, intent.SidecarsOff }, check: "pod-settings", level: OK},
 		"a pod that cannot have it":     {change: func(f *Facts) { f.Pods[0].Redirect, f.Pods[0].Reason = false, intent.HostNetwork }, check: "pod-settings", level: Warn, want: "hostNetwork"},
 		"a namespace without proxies":   {change: func(f *Facts) { f.Namespaces["empty"] = map[string]string{intent.KeyInitialize: "true"} }, check: "namespaces-without-effect", level: Warn, want: "empty"},
-		"a node that keeps its taint":   {change: func(f *Facts) { f.Nodes[0].Taints = []string{startupTaintKey} }, check: "startup-taint", level: Fail, want: "n1"},
-		"a taint that nobody takes off": {change: func(f *Facts) { f.Nodes[0].Taints = []string{startupTaintKey}; f.DaemonSets[0].Args = nil }, check: "startup-taint", level: Fail, want: "--startup-taint"},
-		"a node that has just joined":   {change: func(f *Facts) { f.Nodes[0].Taints, f.Nodes[0].Since = []string{startupTaintKey}, now }, check: "startup-taint", level: OK},
+		"a node that keeps its taint":   {change: func(f *Facts) { f.Nodes[0].Spec.Taints = taints(startupTaintKey) }, check: "startup-taint", level: Fail, want: "n1"},
+		"a taint that nobody takes off": {change: func(f *Facts) { f.Nodes[0].Spec.Taints = taints(startupTaintKey); withFlags(f) }, check: "startup-taint", level: Fail, want: "--startup-taint"},
+		"a node that has just joined": {change: func(f *Facts) {
+			f.Nodes[0].Spec.Taints = taints(startupTaintKey)
+			f.Nodes[0].Status.Conditions[0].LastTransitionTime = metav1.NewTime(now)
+		}, check: "startup-taint", level: OK},
 		"an autoscaler without the key": {change: func(f *Facts) { f.Autoscaler = &Autoscaler{Name: "kube-system/ca"} }, check: "autoscaler", level: Warn, want: "kube-system/ca"},
 		"an autoscaler with the key":    {change: func(f *Facts) { f.Autoscaler = &Autoscaler{Name: "kube-system/ca", KnowsTaint: true} }, check: "autoscaler", level: OK},
 		"a CNI entry without agent":     {change: func(f *Facts) { f.Leftovers, f.Agents = []string{"n2", "n2"}, f.Agents[:1] }, check: "leftover-cni-entry", level: Fail, want: "of n2:"},
 		"an event of a mended entry":    {change: func(f *Facts) { f.Leftovers = []string{"n2"} }, check: "leftover-cni-entry", level: OK},
 		"policies of a removed release": {change: func(f *Facts) { f.DaemonSets = nil }, check: "leftover-objects", level: Warn, want: "validatingadmissionpolicy/agent"},
 		"an agent under another label": {change: func(f *Facts) {
-			f.DaemonSets = []DaemonSet{{Namespace: "agents", Name: "umbrella", Images: []string{"example.com/istio-pod-network-controller@sha256:0"}}}
+			f.DaemonSets = []appsv1.DaemonSet{daemonSetOf("agents", "umbrella", "example.com/istio-pod-network-controller@sha256:0")}
 			f.Policies, f.APIs.Ours = nil, true
 		}, check: "leftover-objects", level: Warn, want: "agents/umbrella"},
 		"definitions of a removed one":   {change: func(f *Facts) { f.DaemonSets, f.Policies, f.APIs.Ours = nil, nil, true }, check: "leftover-objects", level: Warn, want: "ProxyProfiles"},

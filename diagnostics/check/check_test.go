@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/intent"
@@ -23,16 +26,20 @@ func goodFacts() *Facts {
 			Version: "0.1.0", Ready: true, Hook: []agentstatus.Hook{{Name: "watch", Up: true}, {Name: "nri", Up: true}},
 		}}
 	}
-	node := func(name string) Node {
-		return Node{Name: name, OS: "linux", Kernel: "6.18.0-1-amd64", Runtime: "containerd://2.4.2", OSImage: "Debian GNU/Linux 12", Ready: true, Since: now.Add(-time.Hour)}
+	node := func(name string) corev1.Node {
+		n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		n.Status.NodeInfo = corev1.NodeSystemInfo{OperatingSystem: "linux", KernelVersion: "6.18.0-1-amd64", ContainerRuntimeVersion: "containerd://2.4.2", OSImage: "Debian GNU/Linux 12"}
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-time.Hour))}}
+		return n
 	}
+	daemonSet := daemonSetOf("agents", "agent", "registry/agent:1")
+	daemonSet.Labels = map[string]string{"app.kubernetes.io/name": "istio-pod-network-controller"}
+	daemonSet.Spec.Template.Spec.HostNetwork = true
+	daemonSet.Status = appsv1.DaemonSetStatus{DesiredNumberScheduled: 2, NumberReady: 2, UpdatedNumberScheduled: 2}
 	f := &Facts{
 		Client: "0.1.0", Version: "v1.36.3", APIs: APIs{Validating: true, Mutating: true}, Now: now,
-		DaemonSets: []DaemonSet{{
-			Namespace: "agents", Name: "agent", Ours: true, Desired: 2, Ready: 2, Updated: 2,
-			Args: map[string]string{"envoy-port": "15001", "envoy-inbound-port": "15006", "startup-taint": "true", "ipv6": "capture"},
-		}},
-		Agents: []Agent{status("n1"), status("n2")}, Nodes: []Node{node("n1"), node("n2")},
+		DaemonSets: []appsv1.DaemonSet{daemonSet},
+		Agents:     []Agent{status("n1"), status("n2")}, Nodes: []corev1.Node{node("n1"), node("n2")},
 		Namespaces: map[string]map[string]string{"shop": {intent.KeyInitialize: "true"}},
 		Pods: []Pod{{
 			Namespace: "shop", Name: "cart", Node: "n1", Injected: true, Families: 1, Asked: true, Redirect: true, Status: "initialized",
@@ -41,12 +48,20 @@ func goodFacts() *Facts {
 		Policies: []Policy{{"agent", "ValidatingAdmissionPolicy", true}, {"agent", "MutatingAdmissionPolicy", true}},
 		Istio:    Istio{Revisions: []Revision{{OutboundPort: 15001, InboundPort: 15006, CNI: new(true)}}},
 	}
-	for _, s := range []source{
-		sourceVersion, sourceAPIs, sourceDaemonSets, sourceNodes, sourceNamespaces, sourcePods, sourcePolicies, sourceEvents, sourceIstio, sourceRevisions, sourceProxies,
-	} {
-		f.noted(s, "", nil)
-	}
+	withFlags(f, "--envoy-port=15001", "--envoy-inbound-port=15006", "--startup-taint=true", "--ipv6=capture")
 	return f
+}
+
+// withFlags gives the agents these flags instead of theirs.
+func withFlags(f *Facts, args ...string) {
+	f.DaemonSets[0].Spec.Template.Spec.Containers[0].Args = args
+}
+
+// daemonSetOf is a DaemonSet with an image.
+func daemonSetOf(namespace, name, image string) appsv1.DaemonSet {
+	d := appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	d.Spec.Template.Spec.Containers = []corev1.Container{{Name: "agent", Image: image}}
+	return d
 }
 
 func find(results []Result, name string) Result {
@@ -100,7 +115,7 @@ func TestChecks(t *testing.T) {
 
 func TestRun_unreadSource_warnsOnceWithTheRight(t *testing.T) {
 	f := goodFacts()
-	f.noted(sourcePods, "list pods in all namespaces", errors.New("forbidden"))
+	f.failed = []unread{{sourcePods, "list pods in all namespaces", errors.New("forbidden")}}
 	results := Run(f, false)
 	var found []Result
 	for _, r := range results {

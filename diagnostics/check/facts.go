@@ -5,9 +5,13 @@ import (
 	"slices"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/diagnostics/cluster"
+	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/intent"
 )
 
@@ -33,25 +37,22 @@ type Facts struct {
 	Client     string // the release of this program
 	Version    string // the API server's
 	APIs       APIs
-	DaemonSets []DaemonSet
+	DaemonSets []appsv1.DaemonSet
 	Agents     []Agent
-	Nodes      []Node
+	Nodes      []corev1.Node
 	Namespaces map[string]map[string]string // annotations by name
 	Misplaced  map[string][]string          // keys of namespaces that nearly are ours, by name
 	Pods       []Pod
 	revisions  map[string]bool // of Istio, that pods were injected by
-	Proxies    []Proxy
-	Shared     []string // ProxyProfiles of mode shared
-	// ProxyMemory is the memoryLimit, in bytes, of each other ProxyProfile; 0 if it has none.
-	ProxyMemory map[string]int64
-	Policies    []Policy
-	Leftovers   []string // nodes with the event CNIChainLeftover
-	Istio       Istio
-	Autoscaler  *Autoscaler
-	Now         time.Time
+	Proxies    []v1alpha1.ManagedProxy
+	Profiles   map[string]v1alpha1.ProxyProfileSpec
+	Policies   []Policy
+	Leftovers  []string // nodes with the event CNIChainLeftover
+	Istio      Istio
+	Autoscaler *Autoscaler
+	Now        time.Time
 
 	config intent.Config // the agents', by which pods are judged
-	read   map[source]bool
 	failed []unread
 }
 
@@ -68,27 +69,8 @@ type APIs struct {
 	Ours                 bool // the proxy manager's objects
 }
 
-// DaemonSet is one of the cluster's.
-type DaemonSet struct {
-	Namespace, Name                       string
-	Ours                                  bool
-	Desired, Ready, Updated, Misscheduled int32 // Misscheduled: agents on nodes that should have none
-	Args                                  map[string]string
-	Images                                []string
-	ByHelm                                bool
-	SharedProxy                           string // the ProxyProfile whose pods share the DaemonSet's proxies
-}
-
 // Agent is one of the agents' pods.
 type Agent = cluster.Agent
-
-// Node is what matters of a Node.
-type Node struct {
-	Name, OS, Kernel, Runtime, OSImage string
-	Ready                              bool
-	Since                              time.Time // when it became ready
-	Taints                             []string  // keys
-}
 
 // Pod is what matters of a pod, with what the agent's intent says of it.
 type Pod struct {
@@ -145,18 +127,9 @@ type Autoscaler struct {
 	KnowsTaint bool
 }
 
-func (f *Facts) has(needs []source) bool {
-	return !slices.ContainsFunc(needs, func(s source) bool { return !f.read[s] })
-}
-
-// noted remembers how reading a source ended.
-func (f *Facts) noted(s source, right string, err error) {
-	if f.read == nil {
-		f.read = map[source]bool{}
-	}
-	if f.read[s] = err == nil; err != nil {
-		f.failed = append(f.failed, unread{s, right, err})
-	}
+// has reports whether all of the sources were read.
+func (f *Facts) has(needs ...source) bool {
+	return !slices.ContainsFunc(f.failed, func(u unread) bool { return slices.Contains(needs, u.source) })
 }
 
 // unread returns a result for each source that could not be read: a warning if a right is missing, else a failure. It adds a failure if
@@ -169,26 +142,29 @@ func (f *Facts) unread() (out []Result) {
 		}
 		out = append(out, newResult("rights", "missing-rights", found))
 	}
-	if len(out) > 0 && Worst(out) != Fail && !f.read[sourceDaemonSets] && !f.read[sourceNodes] && !f.read[sourcePods] {
+	if len(out) > 0 && Worst(out) != Fail && !f.has(sourceDaemonSets) && !f.has(sourceNodes) && !f.has(sourcePods) {
 		out = append(out, newResult("rights", "missing-rights", failing(
 			"neither DaemonSets nor nodes nor pods could be read: what is installed, and whether it works, was not checked", "have the rights above, or choose another --context")))
 	}
 	return out
 }
 
-// String is the name of a DaemonSet, as kubectl takes it with its namespace.
-func (d DaemonSet) String() string { return d.Namespace + "/" + d.Name }
-
-// String is the name of a node.
-func (n Node) String() string { return n.Name }
-
 // String is the name of a pod.
 func (p Pod) String() string { return p.Namespace + "/" + p.Name }
 
+// named is the name of an object, as kubectl takes it with its namespace.
+func named(object metav1.Object) string { return object.GetNamespace() + "/" + object.GetName() }
+
+// isOurs reports whether a DaemonSet is the agents': it has their label and hostNetwork. Tenants can copy the label, but mostly may not use
+// the nodes' network.
+func isOurs(d *appsv1.DaemonSet) bool {
+	return agentstatus.Labelled(d.Labels) && d.Spec.Template.Spec.HostNetwork
+}
+
 // ours is the agent's DaemonSet, or nil. Of several it is the first.
-func (f *Facts) ours() *DaemonSet {
+func (f *Facts) ours() *appsv1.DaemonSet {
 	for i := range f.DaemonSets {
-		if f.DaemonSets[i].Ours {
+		if isOurs(&f.DaemonSets[i]) {
 			return &f.DaemonSets[i]
 		}
 	}
@@ -198,7 +174,7 @@ func (f *Facts) ours() *DaemonSet {
 // flag is the value of a flag of the agents; "" if there are no agents, or they have their default.
 func (f *Facts) flag(name string) string {
 	if d := f.ours(); d != nil {
-		return d.Args[name]
+		return cluster.Flag(cluster.Container(&d.Spec.Template.Spec), name)
 	}
 	return ""
 }
@@ -206,7 +182,7 @@ func (f *Facts) flag(name string) string {
 // hosts reports whether a namespace may have agents: it has their DaemonSet, or DaemonSets could not be read. Whoever may create pods may give
 // them the agents' label.
 func (f *Facts) hosts(namespace string) bool {
-	return !f.read[sourceDaemonSets] || slices.ContainsFunc(f.DaemonSets, func(d DaemonSet) bool { return d.Ours && d.Namespace == namespace })
+	return !f.has(sourceDaemonSets) || slices.ContainsFunc(f.DaemonSets, func(d appsv1.DaemonSet) bool { return isOurs(&d) && d.Namespace == namespace })
 }
 
 // agentOn returns a node's agent: the ready one of two.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,16 +48,17 @@ func (g Gatherer) Gather(ctx context.Context) *Facts {
 		{sourcePods, "list pods in all namespaces", readPods},
 		{sourcePolicies, "list admission policies and their bindings", readPolicies},
 		{sourceEvents, "list events in all namespaces", readLeftovers},
-		{sourceIstio, "get configmaps and deployments in namespace " + istioNamespace, readIstio},
+		{sourceIstio, "get configmaps and deployments in namespace " + istioNamespace, func(ctx context.Context, g Gatherer, f *Facts) error { return f.Istio.readRevision(ctx, g, "") }},
 		{sourceRevisions, "get the configmaps and deployments of the revisions that pods name, in namespace " + istioNamespace, readRevisions},
 		{sourceProxies, "list managedproxies and proxyprofiles of pod-network-controller.istio.io in all namespaces", readProxies},
 	} {
 		err := s.read(ctx, g, f)
-		right := ""
-		if apierrors.IsForbidden(err) {
-			right = s.right
+		switch {
+		case apierrors.IsForbidden(err):
+			f.failed = append(f.failed, unread{s.source, s.right, err})
+		case err != nil:
+			f.failed = append(f.failed, unread{s.source, "", err})
 		}
-		f.noted(s.source, right, err)
 		if f.Unreachable() != nil {
 			break
 		}
@@ -98,8 +101,23 @@ func readAPIs(ctx context.Context, g Gatherer, f *Facts) error {
 	return nil
 }
 
+func readDaemonSets(ctx context.Context, g Gatherer, f *Facts) (err error) {
+	f.config = intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()}
+	f.DaemonSets, err = cluster.All(ctx, g.Client.AppsV1().DaemonSets(metav1.NamespaceAll).List, metav1.ListOptions{}, func(d *appsv1.DaemonSet) (appsv1.DaemonSet, bool) {
+		if isOurs(d) && g.Intent != nil {
+			// Flags of another release that are not known here are passed over.
+			if config, err := g.Intent(cluster.Container(&d.Spec.Template.Spec).Args); err == nil {
+				config.AgentNamespace = d.Namespace
+				f.config = config
+			}
+		}
+		return *d, true
+	})
+	return err
+}
+
 func readNodes(ctx context.Context, g Gatherer, f *Facts) (err error) {
-	f.Nodes, err = cluster.All(ctx, g.Client.CoreV1().Nodes().List, metav1.ListOptions{}, func(n *corev1.Node) (Node, bool) { return nodeOf(n), true })
+	f.Nodes, err = cluster.Nodes(ctx, g.Client, "")
 	return err
 }
 
@@ -144,32 +162,22 @@ func readLeftovers(ctx context.Context, g Gatherer, f *Facts) (err error) {
 	return err
 }
 
-// Proxy is what matters of a ManagedProxy: a pod's proxy, of its own or shared, as the agent of its node has last seen it.
-type Proxy struct {
-	Namespace, Pod, Node, Profile string
-	State                         v1alpha1.State
-	Ready                         bool
-	Message                       string
-}
-
 // readProxies reads the proxy manager's objects, where the cluster has its definitions.
 func readProxies(ctx context.Context, g Gatherer, f *Facts) (err error) {
 	if !f.APIs.Ours || g.Objects == nil {
 		return nil
 	}
-	f.Proxies, err = cluster.All(ctx, decoded[v1alpha1.ManagedProxyList](g, "managedproxies"), metav1.ListOptions{}, func(s *v1alpha1.ManagedProxy) (Proxy, bool) { return proxyOf(s), true })
+	f.Proxies, err = cluster.All(ctx, decoded[v1alpha1.ManagedProxyList](g, "managedproxies"), metav1.ListOptions{}, func(p *v1alpha1.ManagedProxy) (v1alpha1.ManagedProxy, bool) {
+		p.ManagedFields = nil // which takes more memory than the rest
+		return *p, true
+	})
 	if err != nil {
 		return err
 	}
-	f.ProxyMemory = map[string]int64{}
-	f.Shared, err = cluster.All(ctx, decoded[v1alpha1.ProxyProfileList](g, "proxyprofiles"), metav1.ListOptions{}, func(p *v1alpha1.ProxyProfile) (string, bool) {
-		shared := p.Spec.Mode == v1alpha1.ModeShared
-		if limit := p.Spec.Resources.MemoryLimit; limit != nil && !shared {
-			f.ProxyMemory[p.Name] = limit.Value()
-		} else if !shared {
-			f.ProxyMemory[p.Name] = 0
-		}
-		return p.Name, shared
+	f.Profiles = map[string]v1alpha1.ProxyProfileSpec{}
+	_, err = cluster.All(ctx, decoded[v1alpha1.ProxyProfileList](g, "proxyprofiles"), metav1.ListOptions{}, func(p *v1alpha1.ProxyProfile) (none struct{}, keep bool) {
+		f.Profiles[p.Name] = p.Spec
+		return none, false
 	})
 	return err
 }
@@ -192,9 +200,33 @@ func decoded[L any](g Gatherer, resource string) func(context.Context, metav1.Li
 	}
 }
 
-func proxyOf(s *v1alpha1.ManagedProxy) Proxy {
-	return Proxy{
-		Namespace: s.Namespace, Pod: s.Name, Node: s.Spec.Node, Profile: s.Spec.Profile,
-		State: s.Status.State, Ready: s.Status.Ready, Message: s.Status.Message,
+// readPolicies reads the chart's. A cluster without such APIs has none.
+func readPolicies(ctx context.Context, g Gatherer, f *Facts) error {
+	o, api := metav1.ListOptions{LabelSelector: agentstatus.Label}, g.Client.AdmissionregistrationV1()
+	if f.APIs.Validating {
+		bound, err := cluster.All(ctx, api.ValidatingAdmissionPolicyBindings().List, o,
+			func(b *admissionv1.ValidatingAdmissionPolicyBinding) (string, bool) { return b.Spec.PolicyName, true })
+		if err != nil {
+			return err
+		}
+		policies, err := cluster.All(ctx, api.ValidatingAdmissionPolicies().List, o, func(p *admissionv1.ValidatingAdmissionPolicy) (Policy, bool) {
+			return Policy{p.Name, "ValidatingAdmissionPolicy", slices.Contains(bound, p.Name)}, true
+		})
+		if f.Policies = policies; err != nil {
+			return err
+		}
 	}
+	if !f.APIs.Mutating {
+		return nil
+	}
+	bound, err := cluster.All(ctx, api.MutatingAdmissionPolicyBindings().List, o,
+		func(b *admissionv1.MutatingAdmissionPolicyBinding) (string, bool) { return b.Spec.PolicyName, true })
+	if err != nil {
+		return err
+	}
+	policies, err := cluster.All(ctx, api.MutatingAdmissionPolicies().List, o, func(p *admissionv1.MutatingAdmissionPolicy) (Policy, bool) {
+		return Policy{p.Name, "MutatingAdmissionPolicy", slices.Contains(bound, p.Name)}, true
+	})
+	f.Policies = append(f.Policies, policies...)
+	return err
 }

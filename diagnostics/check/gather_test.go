@@ -102,13 +102,13 @@ func TestGather_installation_isReduced(t *testing.T) {
 	if !f.APIs.Validating || f.APIs.Mutating || f.Version != "v1.36.3" {
 		t.Errorf("%+v, %s", f.APIs, f.Version)
 	}
-	if len(f.Agents) != 1 || f.Agents[0].Status == nil || !f.Agents[0].Ready || f.ours().Args["envoy-port"] != "15001" {
+	if len(f.Agents) != 1 || f.Agents[0].Status == nil || !f.Agents[0].Ready || f.flag("envoy-port") != "15001" {
 		t.Errorf("%+v, %+v", f.Agents, f.DaemonSets)
 	}
 	if r := f.Istio.Revisions; len(r) != 1 || r[0].OutboundPort != 16001 || r[0].CNI == nil || !*r[0].CNI || !f.Istio.Untaint || f.Istio.Taint != "example.com/wait" {
 		t.Errorf("%+v", f.Istio)
 	}
-	if f.Autoscaler == nil || !f.Autoscaler.KnowsTaint || len(f.Leftovers) != 1 || len(f.Nodes[0].Taints) != 1 {
+	if f.Autoscaler == nil || !f.Autoscaler.KnowsTaint || len(f.Leftovers) != 1 || len(f.Nodes[0].Spec.Taints) != 1 {
 		t.Errorf("%+v, %v, %+v", f.Autoscaler, f.Leftovers, f.Nodes)
 	}
 }

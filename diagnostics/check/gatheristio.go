@@ -26,12 +26,7 @@ const (
 	envTaint   = "PILOT_NODE_UNTAINT_CONTROLLERS_TAINT_NAME"
 )
 
-// readIstio reads what the objects of Istio without a revision say. What is absent, or is not understood, says nothing.
-func readIstio(ctx context.Context, g Gatherer, f *Facts) error {
-	return f.Istio.readRevision(ctx, g, "")
-}
-
-// readRevisions is readIstio for the revisions that pods were injected by. What may be read is read: pods may name what there is no right to.
+// readRevisions reads the revisions that pods were injected by. What may be read is read: pods may name what there is no right to.
 func readRevisions(ctx context.Context, g Gatherer, f *Facts) (missing error) {
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(f.revisions)), func(name string) bool { return name == "" })
 	for _, name := range names[:min(len(names), maxRevisions)] {
@@ -45,6 +40,7 @@ func readRevisions(ctx context.Context, g Gatherer, f *Facts) (missing error) {
 	return missing
 }
 
+// readRevision reads what Istio's objects with a suffix say, without one those of no revision. What is absent, or is not understood, says nothing.
 func (i *Istio) readRevision(ctx context.Context, g Gatherer, suffix string) error {
 	configMaps := g.Client.CoreV1().ConfigMaps(istioNamespace)
 	mesh, err := existing(configMaps.Get(ctx, "istio"+suffix, metav1.GetOptions{}))

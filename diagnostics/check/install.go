@@ -6,6 +6,9 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
 	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/printable"
@@ -15,7 +18,7 @@ import (
 const recent = 15 * time.Minute
 
 func installed(f *Facts) finding {
-	found := names(f.DaemonSets, func(d DaemonSet) bool { return d.Ours })
+	found := listed(f.DaemonSets, func(d appsv1.DaemonSet) bool { return isOurs(&d) }, func(d appsv1.DaemonSet) string { return named(&d) })
 	switch len(found) {
 	case 0:
 		return failing("there is no DaemonSet of the agent", "install the chart; use --pre to check a cluster before that")
@@ -27,28 +30,30 @@ func installed(f *Facts) finding {
 
 func notInstalledYet(f *Facts) finding {
 	if d := f.ours(); d != nil {
-		return warning("the agent is installed already: DaemonSet "+d.String(), "run check without --pre")
+		return warning("the agent is installed already: DaemonSet "+named(d), "run check without --pre")
 	}
 	return fine("no agent is installed")
 }
 
 func agentsReady(f *Facts) finding {
 	d := f.ours()
-	switch {
-	case d == nil:
+	if d == nil {
 		return finding{}
+	}
+	s := d.Status
+	switch {
 	case len(crashing(f.Agents)) > 0:
 		return failing("agents crash: "+some(crashing(f.Agents)), cluster.Rollback+"; kubectl -n "+d.Namespace+" logs AGENT-POD --previous has the whole error")
-	case d.Desired == 0:
+	case s.DesiredNumberScheduled == 0:
 		return failing("the DaemonSet "+d.Name+" wants no node", "correct nodeSelector, affinity and tolerations")
-	case d.Ready < d.Desired:
-		return failing(fmt.Sprintf("%d of %d agents are ready%s", d.Ready, d.Desired, waiting(f.Agents)), "kubectl -n "+d.Namespace+" describe pods -l "+agentstatus.Label)
-	case d.Updated < d.Desired:
-		return warning(fmt.Sprintf("%d of %d agents are of the DaemonSet's newest version", d.Updated, d.Desired), "wait for the rollout to end: kubectl -n "+d.Namespace+" rollout status daemonset/"+d.Name)
-	case d.Misscheduled > 0:
-		return warning(printable.Count(int(d.Misscheduled), "agent")+" run where the DaemonSet wants none", "delete them, or correct nodeSelector and tolerations")
+	case s.NumberReady < s.DesiredNumberScheduled:
+		return failing(fmt.Sprintf("%d of %d agents are ready%s", s.NumberReady, s.DesiredNumberScheduled, waiting(f.Agents)), "kubectl -n "+d.Namespace+" describe pods -l "+agentstatus.Label)
+	case s.UpdatedNumberScheduled < s.DesiredNumberScheduled:
+		return warning(fmt.Sprintf("%d of %d agents are of the DaemonSet's newest version", s.UpdatedNumberScheduled, s.DesiredNumberScheduled), "wait for the rollout to end: kubectl -n "+d.Namespace+" rollout status daemonset/"+d.Name)
+	case s.NumberMisscheduled > 0:
+		return warning(printable.Count(int(s.NumberMisscheduled), "agent")+" run where the DaemonSet wants none", "delete them, or correct nodeSelector and tolerations")
 	}
-	return fine(fmt.Sprintf("%d of %d agents are ready", d.Ready, d.Desired))
+	return fine(fmt.Sprintf("%d of %d agents are ready", s.NumberReady, s.DesiredNumberScheduled))
 }
 
 // crashing names the agents that end again and again. Beside one of them, the node's old agent may go on working.
@@ -66,7 +71,7 @@ func waiting(agents []Agent) string {
 }
 
 func nodesWithoutAgent(f *Facts) finding {
-	without := names(f.Nodes, func(n Node) bool { return n.linux() && f.agentOn(n.Name) == nil })
+	without := nodeNames(f, func(n *corev1.Node) bool { return linux(n) && f.agentOn(n.Name) == nil })
 	asking := names(f.Pods, func(p Pod) bool { return p.Redirect && slices.Contains(without, p.Node) })
 	do := "have the DaemonSet cover these nodes (nodeSelector, affinity, tolerations), or keep pods that ask off them"
 	switch {

@@ -7,6 +7,9 @@ import (
 	"strconv"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
 	"istio-pod-network-controller/internal/printable"
 )
 
@@ -24,16 +27,17 @@ func injector(f *Facts) finding {
 	known := listed(f.Istio.Revisions, func(r Revision) bool { return r.CNI != nil }, object)
 	adds := listed(f.Istio.Revisions, func(r Revision) bool { return r.CNI != nil && !*r.CNI }, object)
 	switch {
-	case len(f.Istio.Revisions) == 0 && f.read[sourceRevisions]:
+	case len(f.Istio.Revisions) == 0 && f.has(sourceRevisions):
 		return fine("no Istio in namespace istio-system")
 	case len(known) == 0:
 		return finding{}
 	case len(adds) > 0:
 		return warning("Istio's injector adds istio-init to every pod: pilot.cni.enabled is false in "+some(adds), "install istiod with pilot.cni.enabled=true before you move pods to the agent")
 	}
-	for _, d := range f.DaemonSets {
-		if d.runs("install-cni") && !d.ByHelm {
-			return warning(fmt.Sprintf("istio-cni (%s) was not installed by Helm: istioctl sets pilot.cni.enabled to what components.cni.enabled is, and the injector adds istio-init again once istio-cni is gone", d),
+	for i := range f.DaemonSets {
+		d := &f.DaemonSets[i]
+		if _, byHelm := d.Annotations["meta.helm.sh/release-name"]; runs(d, "install-cni") && !byHelm {
+			return warning(fmt.Sprintf("istio-cni (%s) was not installed by Helm: istioctl sets pilot.cni.enabled to what components.cni.enabled is, and the injector adds istio-init again once istio-cni is gone", named(d)),
 				"set unvalidatedValues.pilot.cni.enabled=true with components.cni.enabled=false, and look at ConfigMap istio-sidecar-injector (docs/migrate-istio-cni.md)")
 		}
 	}
@@ -93,11 +97,12 @@ func projects() []project {
 
 func otherProjects(f *Facts) finding {
 	var found, dos []string
-	for _, d := range f.DaemonSets {
+	for i := range f.DaemonSets {
+		d := &f.DaemonSets[i]
 		for _, p := range projects() {
 			matters := !p.chain || f.flag("cni") == "install"
-			if !d.Ours && matters && d.runs(p.image) {
-				found = append(found, fmt.Sprintf("%s (%s)", p.name, d))
+			if !isOurs(d) && matters && runs(d, p.image) {
+				found = append(found, fmt.Sprintf("%s (%s)", p.name, named(d)))
 				dos = append(dos, p.name+": "+p.do)
 			}
 		}
@@ -109,9 +114,10 @@ func otherProjects(f *Facts) finding {
 }
 
 // runs reports whether one of the DaemonSet's images has a name, whatever its registry and tag are.
-func (d DaemonSet) runs(image string) bool {
-	return slices.ContainsFunc(d.Images, func(ref string) bool {
-		ref = ref[strings.LastIndex(ref, "/")+1:]
+func runs(d *appsv1.DaemonSet, image string) bool {
+	spec := d.Spec.Template.Spec
+	return slices.ContainsFunc(slices.Concat(spec.InitContainers, spec.Containers), func(c corev1.Container) bool {
+		ref := c.Image[strings.LastIndex(c.Image, "/")+1:]
 		name, _, _ := strings.Cut(ref, "@")
 		name, _, _ = strings.Cut(name, ":")
 		return name == image || strings.HasPrefix(name, image+"-")
@@ -207,11 +213,11 @@ func dualStack(f *Facts) finding {
 
 func nodeUntaint(f *Facts) finding {
 	key := cmp.Or(f.Istio.Taint, "cni.istio.io/not-ready")
-	tainted := names(f.Nodes, func(n Node) bool { return n.tainted(key) })
+	wearing := nodeNames(f, func(n *corev1.Node) bool { return tainted(n, key) })
 	do := "register nodes without " + key + "; startupTaint with " + startupTaintKey + " takes its place"
 	switch {
-	case len(tainted) > 0:
-		return warning("nodes wear Istio's taint "+key+", which only istio-cni's readiness ends: "+some(tainted), do)
+	case len(wearing) > 0:
+		return warning("nodes wear Istio's taint "+key+", which only istio-cni's readiness ends: "+some(wearing), do)
 	case f.Istio.Untaint:
 		return warning("istiod's controller of node taints is on: it waits for istio-cni's pods", do)
 	}

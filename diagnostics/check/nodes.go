@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/version"
 
 	"istio-pod-network-controller/internal/agentstatus"
@@ -13,6 +14,7 @@ import (
 
 // Versions that matter.
 const (
+	oldest           = "1.28" // of Kubernetes, that the agent is meant for
 	oldestKernel     = "5.4"  // nftables with NAT in the inet family, and all that we use of it
 	cookieKernel     = "5.14" // namespaces have cookies
 	oldestContainerd = "1.7"  // has NRI
@@ -21,7 +23,23 @@ const (
 	nriCRIO          = "1.30"
 )
 
-func (n Node) linux() bool { return n.OS == "" || n.OS == "linux" }
+func linux(n *corev1.Node) bool {
+	return n.Status.NodeInfo.OperatingSystem == "" || n.Status.NodeInfo.OperatingSystem == "linux"
+}
+
+func tainted(n *corev1.Node, key string) bool {
+	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
+}
+
+// nodeNames returns the names of the nodes that meet a condition.
+func nodeNames(f *Facts, which func(*corev1.Node) bool) (out []string) {
+	for i := range f.Nodes {
+		if which(&f.Nodes[i]) {
+			out = append(out, f.Nodes[i].Name)
+		}
+	}
+	return out
+}
 
 // older reports whether a version is below another one. What is no version is not older.
 func older(have, than string) bool {
@@ -61,12 +79,13 @@ func connected(a *Agent) bool {
 
 func containerRuntime(f *Facts) finding {
 	by, advice, all := map[string][]string{}, map[string]string{}, []string{}
-	for _, n := range f.Nodes {
-		if !n.linux() {
+	for i := range f.Nodes {
+		n := &f.Nodes[i]
+		if !linux(n) {
 			continue
 		}
-		all = append(all, strings.Replace(n.Runtime, "://", " ", 1))
-		if lacks, do := runtimeAdvice(n.Runtime); lacks != "" && !connected(f.agentOn(n.Name)) {
+		all = append(all, strings.Replace(n.Status.NodeInfo.ContainerRuntimeVersion, "://", " ", 1))
+		if lacks, do := runtimeAdvice(n.Status.NodeInfo.ContainerRuntimeVersion); lacks != "" && !connected(f.agentOn(n.Name)) {
 			by[lacks], advice[lacks] = append(by[lacks], n.Name), do
 		}
 	}
@@ -81,10 +100,20 @@ func containerRuntime(f *Facts) finding {
 }
 
 func kernel(f *Facts) finding {
-	has := func(n Node) string { return n.Name + " has " + n.Kernel }
-	tooOld := listed(f.Nodes, func(n Node) bool { return n.linux() && older(n.Kernel, oldestKernel) }, has)
-	withoutCookie := listed(f.Nodes, func(n Node) bool { return n.linux() && !older(n.Kernel, oldestKernel) && older(n.Kernel, cookieKernel) }, has)
-	all := listed(f.Nodes, Node.linux, func(n Node) string { return n.Kernel })
+	var tooOld, withoutCookie, all []string
+	for i := range f.Nodes {
+		have := f.Nodes[i].Status.NodeInfo.KernelVersion
+		if !linux(&f.Nodes[i]) {
+			continue
+		}
+		all = append(all, have)
+		switch has := f.Nodes[i].Name + " has " + have; {
+		case older(have, oldestKernel):
+			tooOld = append(tooOld, has)
+		case older(have, cookieKernel):
+			withoutCookie = append(withoutCookie, has)
+		}
+	}
 	switch {
 	case len(tooOld) > 0 && f.flag("backend") != "iptables":
 		return failing("kernels before "+oldestKernel+" do not take the rules of the nftables backend: "+some(tooOld), "set backend=iptables, or upgrade these nodes")
@@ -105,10 +134,10 @@ func special() map[string]string {
 }
 
 func operatingSystem(f *Facts) finding {
-	windows := names(f.Nodes, func(n Node) bool { return !n.linux() })
+	windows := nodeNames(f, func(n *corev1.Node) bool { return !linux(n) })
 	var found []string
 	for name, do := range special() {
-		if slices.ContainsFunc(f.Nodes, func(n Node) bool { return strings.Contains(n.OSImage, name) }) {
+		if slices.ContainsFunc(f.Nodes, func(n corev1.Node) bool { return strings.Contains(n.Status.NodeInfo.OSImage, name) }) {
 			found = append(found, name+": "+do)
 		}
 	}
@@ -119,4 +148,35 @@ func operatingSystem(f *Facts) finding {
 		return fine(printable.Count(len(windows), "Windows node") + " get no agent, and their pods no rules: " + some(windows))
 	}
 	return fine("no node with a system that needs values of its own")
+}
+
+func kubernetesVersion(f *Facts) finding {
+	have, err := version.ParseGeneric(f.Version)
+	if err != nil {
+		return warning(fmt.Sprintf("the API server says version %q, which is none", f.Version), "see that it is Kubernetes "+oldest+" or newer")
+	}
+	if have.LessThan(version.MustParseGeneric(oldest)) {
+		return failing("Kubernetes "+f.Version+" is older than "+oldest, "upgrade the cluster")
+	}
+	return fine("Kubernetes " + f.Version)
+}
+
+func validatingPolicies(f *Facts) finding {
+	if f.APIs.Validating {
+		return fine("ValidatingAdmissionPolicy v1 is served: the agent's rights can be narrowed to its own node")
+	}
+	return warning("ValidatingAdmissionPolicy v1 is not served (Kubernetes 1.30): a stolen token of the agent can write to the status of every pod",
+		"upgrade the cluster, and leave startupTaint and sidecars.tokenAudiences off until then")
+}
+
+func mutatingPolicies(f *Facts) finding {
+	if f.APIs.Mutating {
+		return fine("MutatingAdmissionPolicy v1 is served: pods that ask get the readiness gate as they are created")
+	}
+	if d := f.ours(); d != nil {
+		return warning("MutatingAdmissionPolicy v1 is not served (Kubernetes 1.36): no pod gets the readiness gate or the wait container by itself",
+			"add them to the pods' templates, or rely on an early hook")
+	}
+	return warning("MutatingAdmissionPolicy v1 is not served (Kubernetes 1.36): the values below admission have no effect",
+		"add the readiness gate to the pods' templates, or rely on an early hook")
 }

@@ -4,6 +4,11 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/diagnostics/cluster"
+	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/internal/printable"
 )
@@ -49,13 +54,13 @@ func leftoverObjects(f *Facts) finding {
 	for _, p := range f.Policies {
 		left = append(left, strings.ToLower(p.Kind)+"/"+p.Name)
 	}
-	if running := names(f.DaemonSets, func(d DaemonSet) bool { return d.runs(imageName) }); len(running) > 0 {
+	if running := listed(f.DaemonSets, func(d appsv1.DaemonSet) bool { return runs(&d, agentstatus.Name) }, func(d appsv1.DaemonSet) string { return named(&d) }); len(running) > 0 {
 		return warning("no agent has the label app.kubernetes.io/name=istio-pod-network-controller, and this runs its image: "+some(running),
 			"delete nothing before it is clear what that is: it may be the agent under another label")
 	}
 	if len(left) > 0 {
 		return warning("there is no agent, and policies of a removed release are still there: "+some(left),
-			"delete them: kubectl delete "+strings.Join(firstOf(left), " "))
+			"delete them: kubectl delete "+strings.Join(left[:min(len(left), maxNamed)], " "))
 	}
 	if f.APIs.Ours {
 		return warning("there is no agent, and the definitions of ProxyProfiles and ManagedProxies of a removed release are still there",
@@ -64,15 +69,13 @@ func leftoverObjects(f *Facts) finding {
 	return fine("nothing of a removed release")
 }
 
-// imageName is the last part of the agent's image, in whatever registry.
-const imageName = "istio-pod-network-controller"
-
-func firstOf(names []string) []string { return names[:min(len(names), maxNamed)] }
-
 const startupTaintKey = podreport.KeyStartupTaint
 
 func startupTaint(f *Facts) finding {
-	waiting := names(f.Nodes, func(n Node) bool { return n.tainted(startupTaintKey) && n.Ready && f.Now.Sub(n.Since) > settled })
+	waiting := nodeNames(f, func(n *corev1.Node) bool {
+		ready := cluster.NodeReady(n)
+		return tainted(n, startupTaintKey) && ready.Status == corev1.ConditionTrue && f.Now.Sub(ready.LastTransitionTime.Time) > settled
+	})
 	switch {
 	case len(waiting) == 0:
 		return fine("no node waits with the startup taint")
@@ -81,8 +84,6 @@ func startupTaint(f *Facts) finding {
 	}
 	return failing("nodes have worn the startup taint for more than "+settled.String()+": "+some(waiting), "see why their agents are not ready")
 }
-
-func (n Node) tainted(key string) bool { return slices.Contains(n.Taints, key) }
 
 func autoscaler(f *Facts) finding {
 	if f.Autoscaler == nil || f.flag("startup-taint") != "true" {

@@ -5,6 +5,10 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/printable"
 	"istio-pod-network-controller/internal/sidecar"
@@ -16,9 +20,10 @@ func (f *Facts) runsProxies() bool { return f.flag("sidecars") == "true" }
 // proxiesUnattended names the proxies that run on and that no agent starts again, upgrades or gives new certificates.
 func proxiesUnattended(f *Facts) finding {
 	var off, away []string
-	for _, p := range f.Proxies {
-		name := fmt.Sprintf("%s/%s (%s)", p.Namespace, p.Pod, p.Node)
-		switch a := f.agentOn(p.Node); {
+	for i := range f.Proxies {
+		node := f.Proxies[i].Spec.Node
+		name := fmt.Sprintf("%s (%s)", named(&f.Proxies[i]), node)
+		switch a := f.agentOn(node); {
 		case f.ours() != nil && !f.runsProxies():
 			off = append(off, name)
 		case a == nil || !a.Ready:
@@ -47,17 +52,17 @@ func proxiesUnattended(f *Facts) finding {
 func proxiesReady(f *Facts) finding {
 	var refused, failed, late, none []string
 	reported, young := map[string]bool{}, f.young()
-	for _, p := range f.Proxies {
-		name := p.Namespace + "/" + p.Pod
+	for i := range f.Proxies {
+		name, s := named(&f.Proxies[i]), f.Proxies[i].Status
 		reported[name] = true
-		if p.Ready || p.State == v1alpha1.Ended {
+		if s.Ready || s.State == v1alpha1.Ended {
 			continue
 		}
-		words := fmt.Sprintf("%s (%s%s)", name, p.State, because(p.Message))
+		words := fmt.Sprintf("%s (%s)", name, strings.TrimSuffix(string(s.State)+": "+s.Message, ": "))
 		switch {
-		case p.State == v1alpha1.Refused:
+		case s.State == v1alpha1.Refused:
 			refused = append(refused, words)
-		case p.State == v1alpha1.Failed:
+		case s.State == v1alpha1.Failed:
 			failed = append(failed, words)
 		case !young[name]:
 			late = append(late, words)
@@ -101,9 +106,17 @@ func adviseProxies(refused, failed []string) string {
 
 // proxyReports names the proxies that serve, and of which their agents say what has failed: the state alone shows nothing of that.
 func proxyReports(f *Facts) finding {
-	words := func(p Proxy) string { return fmt.Sprintf("%s/%s (%s: %s)", p.Namespace, p.Pod, p.Profile, p.Message) }
-	ready := len(listed(f.Proxies, func(p Proxy) bool { return p.Ready }, words))
-	troubled := listed(f.Proxies, func(p Proxy) bool { return p.Ready && p.Message != "" }, words)
+	var troubled []string
+	ready := 0
+	for i := range f.Proxies {
+		p := &f.Proxies[i]
+		if !p.Status.Ready {
+			continue
+		}
+		if ready++; p.Status.Message != "" {
+			troubled = append(troubled, fmt.Sprintf("%s (%s: %s)", named(p), p.Spec.Profile, p.Status.Message))
+		}
+	}
 	switch {
 	case len(troubled) > 0:
 		return warning(fmt.Sprintf("%s with trouble, of %d ready: a new version or a change has failed and the proxy goes on as before, it has ended and was started again, or a setting has no effect: %s",
@@ -124,32 +137,30 @@ func (f *Facts) young() map[string]bool {
 	return out
 }
 
-func because(message string) string {
-	if message == "" {
-		return ""
-	}
-	return ": " + message
-}
-
 // sharedProxies looks for the DaemonSet that each profile of mode shared needs.
 func sharedProxies(f *Facts) finding {
-	if len(f.Shared) == 0 {
-		return finding{}
-	}
 	ours := f.ours()
+	shared := 0
 	var without, behind []string
-	for _, profile := range f.Shared {
-		i := slices.IndexFunc(f.DaemonSets, func(d DaemonSet) bool { // anywhere but in the agents' namespace its pods are nobody's proxy
-			return d.SharedProxy == profile && (ours == nil || d.Namespace == ours.Namespace)
+	for profile, spec := range f.Profiles {
+		if spec.Mode != v1alpha1.ModeShared {
+			continue
+		}
+		shared++
+		i := slices.IndexFunc(f.DaemonSets, func(d appsv1.DaemonSet) bool { // anywhere but in the agents' namespace its pods are nobody's proxy
+			return d.Spec.Template.Labels[sidecar.LabelShared] == profile && (ours == nil || d.Namespace == ours.Namespace)
 		})
-		switch {
-		case i < 0:
+		if i < 0 {
 			without = append(without, profile)
-		case f.DaemonSets[i].Ready < f.DaemonSets[i].Desired:
-			behind = append(behind, fmt.Sprintf("%s (%d of %d)", profile, f.DaemonSets[i].Ready, f.DaemonSets[i].Desired))
+			continue
+		}
+		if s := f.DaemonSets[i].Status; s.NumberReady < s.DesiredNumberScheduled {
+			behind = append(behind, fmt.Sprintf("%s (%d of %d)", profile, s.NumberReady, s.DesiredNumberScheduled))
 		}
 	}
 	switch {
+	case shared == 0:
+		return finding{}
 	case len(without) > 0:
 		return failing("no DaemonSet runs the proxy of the shared profiles "+some(without)+": connections of their pods are refused",
 			"name them in the chart's value sidecars.shared; or have their pods choose another profile, and delete these")
@@ -157,5 +168,57 @@ func sharedProxies(f *Facts) finding {
 		return failing("shared proxies are not ready on all nodes, and connections of pods there are refused: "+some(behind),
 			"kubectl get pods -A -l "+sidecar.LabelShared+" -o wide, and describe those that are not ready")
 	}
-	return fine(printable.Count(len(f.Shared), "shared profile") + ", with a proxy on each node")
+	return fine(printable.Count(shared, "shared profile") + ", with a proxy on each node")
 }
+
+// memoryRoom returns how much memory, in bytes, a pod's cgroup allows beyond what its containers may use themselves. limited is false if nothing
+// limits the pod as a whole: then a proxy takes nothing away from them.
+func memoryRoom(pod *corev1.Pod) (room int64, limited bool) {
+	var sum int64
+	for _, c := range slices.Concat(pod.Spec.Containers, slices.DeleteFunc(slices.Clone(pod.Spec.InitContainers), endsFirst)) {
+		limit := c.Resources.Limits.Memory().Value()
+		if limit == 0 {
+			return 0, false // also with a limit of the pod, which it shares with the proxy as it comes
+		}
+		sum += limit
+	}
+	room = pod.Spec.Overhead.Memory().Value()
+	if of := pod.Spec.Resources; of != nil && !of.Limits.Memory().IsZero() {
+		room += of.Limits.Memory().Value() - sum
+	}
+	return room, true
+}
+
+// endsFirst reports whether an init container has ended before the others start.
+func endsFirst(c corev1.Container) bool {
+	return c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways
+}
+
+// proxyRoom names the pods whose memory limit leaves no room for the proxy that the agent runs in their cgroup.
+func proxyRoom(f *Facts) finding {
+	room := 0
+	var tight []string
+	for _, p := range f.Pods {
+		spec, has := f.Profiles[p.Profile]
+		if !has || spec.Mode == v1alpha1.ModeShared || !p.Running || !p.MemoryLimited {
+			continue
+		}
+		room++
+		switch limit := spec.Resources.MemoryLimit; {
+		case limit == nil && p.MemoryRoom < 1:
+			tight = append(tight, fmt.Sprintf("%s (%s of memory without a limit)", p, bytes(p.MemoryRoom)))
+		case limit != nil && p.MemoryRoom < max(limit.Value(), 1):
+			tight = append(tight, fmt.Sprintf("%s (%s of %s)", p, bytes(p.MemoryRoom), bytes(limit.Value())))
+		}
+	}
+	switch {
+	case len(tight) > 0:
+		return warning(fmt.Sprintf("the memory limit of %s leaves less room than the proxy may use, so the kernel may end one of their containers: %s", printable.Count(len(tight), "pod"), some(tight)),
+			"give the pods more: a limit of the whole pod (spec.resources) above the sum of its containers' limits, or a RuntimeClass with an overhead; twice the proxy's memoryLimit lets an upgrade run both")
+	case room == 0:
+		return finding{}
+	}
+	return fine("room for the proxy in the memory limit of " + printable.Count(room, "pod"))
+}
+
+func bytes(n int64) string { return resource.NewQuantity(n, resource.BinarySI).String() }

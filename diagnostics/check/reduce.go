@@ -118,19 +118,6 @@ func chosenProfile(pod *corev1.Pod, ns *corev1.Namespace, config intent.Config) 
 	return profile
 }
 
-func nodeOf(n *corev1.Node) Node {
-	out := Node{
-		Name: n.Name, OS: n.Status.NodeInfo.OperatingSystem, Kernel: n.Status.NodeInfo.KernelVersion,
-		Runtime: n.Status.NodeInfo.ContainerRuntimeVersion, OSImage: n.Status.NodeInfo.OSImage,
-	}
-	ready := cluster.NodeReady(n)
-	out.Ready, out.Since = ready.Status == corev1.ConditionTrue, ready.LastTransitionTime.Time
-	for _, t := range n.Spec.Taints {
-		out.Taints = append(out.Taints, t.Key)
-	}
-	return out
-}
-
 // isTrue reports whether a container's environment sets a variable to a Go bool that is true.
 func isTrue(c *corev1.Container, name string) bool {
 	for _, e := range c.Env {

@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/pager"
 )
 
 // PageSize is how many objects one request asks for.
@@ -50,25 +52,18 @@ type list interface {
 // its beginning.
 func All[L list, T, R any](
 	ctx context.Context, page func(context.Context, metav1.ListOptions) (L, error), o metav1.ListOptions, keep func(*T) (R, bool),
-) ([]R, error) {
-	out, err := pages(ctx, page, o, keep)
-	if apierrors.IsResourceExpired(err) {
-		out, err = pages(ctx, page, o, keep)
-	}
-	return out, err
-}
-
-func pages[L list, T, R any](
-	ctx context.Context, page func(context.Context, metav1.ListOptions) (L, error), o metav1.ListOptions, keep func(*T) (R, bool),
-) ([]R, error) {
-	out := []R{}
-	o.Limit = PageSize
-	for {
+) (out []R, err error) {
+	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		objects, err := page(ctx, o)
-		if err != nil {
-			return nil, err
+		if err == nil && o.Continue != "" && objects.GetContinue() == o.Continue {
+			err = errors.New("the API server sends the same page again")
 		}
-		err = meta.EachListItem(objects, func(object runtime.Object) error {
+		return objects, err
+	})
+	pages.PageSize = PageSize
+	read := func() error {
+		out = []R{}
+		return pages.EachListItem(ctx, o, func(object runtime.Object) error {
 			one, ok := any(object).(*T)
 			if !ok {
 				return fmt.Errorf("the list has a %T", object)
@@ -78,15 +73,24 @@ func pages[L list, T, R any](
 			}
 			return nil
 		})
-		switch next := objects.GetContinue(); {
-		case err != nil:
-			return nil, err
-		case next == "":
-			return out, nil
-		case next == o.Continue:
-			return nil, errors.New("the API server sends the same page again")
-		default:
-			o.Continue = next
-		}
 	}
+	if err = read(); apierrors.IsResourceExpired(err) {
+		err = read()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Nodes lists the node of a name, or all for "", without the images that are on them, which take much of the memory.
+func Nodes(ctx context.Context, client kubernetes.Interface, name string) ([]corev1.Node, error) {
+	o := metav1.ListOptions{}
+	if name != "" {
+		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+	}
+	return All(ctx, client.CoreV1().Nodes().List, o, func(n *corev1.Node) (corev1.Node, bool) {
+		n.Status.Images = nil
+		return *n, true
+	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"time"
 
@@ -99,10 +98,11 @@ func (f *checkFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if err := f.print(cmd.OutOrStdout(), results); err != nil {
+	doc := checked{check.Worst(results), results}
+	if err := printSelected(cmd.OutOrStdout(), f.output, doc, results, cmdline.Writes(check.Text(results))); err != nil {
 		return err
 	}
-	if check.Worst(results) == check.Fail {
+	if doc.Worst == check.Fail {
 		return cmdline.ExitCode(cmdline.ExitError) // the results say why
 	}
 	return nil
@@ -185,8 +185,4 @@ func intentOf(args []string) (intent.Config, error) {
 type checked struct {
 	Worst   check.Level    `json:"worst"`
 	Results []check.Result `json:"results"`
-}
-
-func (f *checkFlags) print(out io.Writer, results []check.Result) error {
-	return printSelected(out, f.output, checked{check.Worst(results), results}, results, cmdline.Writes(check.Text(results)))
 }

@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,14 +17,10 @@ import (
 
 // connectivityFlags are the flags of `connectivity test`.
 type connectivityFlags struct {
-	kube      kubeFlags
-	nodes     string
-	image     string
-	selection string
-	output    string
-	timeout   time.Duration
-	wait      time.Duration
-	keep      bool
+	connectivity.Tester
+	kube                      kubeFlags
+	sample, selection, output string
+	timeout                   time.Duration
 }
 
 func newConnectivity(p Program) *cobra.Command {
@@ -53,42 +50,36 @@ func newConnectivityTest(p Program) *cobra.Command {
 	fs := cmd.Flags()
 	f.kube.add(fs)
 	fs.Lookup("namespace").Usage = "an existing namespace for the pods; empty makes one for this run"
-	fs.StringVar(&f.nodes, "nodes", "", "which nodes: all, a number, or names separated by commas; empty means 3, spread over the sorted names")
-	fs.StringVar(&f.image, "image", "", "the pods' image; empty means that of the agents")
+	fs.StringVar(&f.sample, "nodes", "", "which nodes: all, a number, or names separated by commas; empty means 3, spread over the sorted names")
+	fs.StringVar(&f.Image, "image", "", "the pods' image; empty means that of the agents")
 	fs.StringVar(&f.selection, "select", "", "the agents' --select; empty means that of their DaemonSet, or else annotation")
 	fs.StringVarP(&f.output, "output", "o", cmdline.OutputText, "text or json")
 	fs.DurationVar(&f.timeout, "timeout", 2*time.Minute, "how long the whole test may take, without cleaning up")
-	fs.DurationVar(&f.wait, "wait", 10*time.Second, "how long a pod's rules may take after its start; with an early hook they take no time")
-	fs.BoolVar(&f.keep, "keep", false, "leave the pods, which end by themselves after 15 minutes, and their namespace")
+	fs.DurationVar(&f.Wait, "wait", 10*time.Second, "how long a pod's rules may take after its start; with an early hook they take no time")
+	fs.BoolVar(&f.Keep, "keep", false, "leave the pods, which end by themselves after 15 minutes, and their namespace")
 	return cmd
 }
 
 func (f *connectivityFlags) run(cmd *cobra.Command) error {
-	nodes, err := connectivity.ParseNodes(f.nodes)
-	t := &connectivity.Tester{
-		Nodes: nodes, Namespace: f.kube.givenNamespace(), Image: f.image, Keep: f.keep, Wait: f.wait, Select: intent.Selection(f.selection),
-		Say: func(sentence string) { cmd.PrintErrln(sentence) },
-	}
-	if f.selection == "" {
-		t.Select = intent.SelectAnnotation
-	}
-	if err := errors.Join(err, cmdline.OneOf("output", f.output, cmdline.OutputText, cmdline.OutputJSON), cmdline.ValidTimeout(f.timeout), t.Validate()); err != nil {
+	var err error
+	f.Nodes, err = connectivity.ParseNodes(f.sample)
+	f.Namespace, f.Select = f.kube.givenNamespace(), cmp.Or(intent.Selection(f.selection), intent.SelectAnnotation)
+	f.Say = func(sentence string) { cmd.PrintErrln(sentence) }
+	if err := errors.Join(err, cmdline.OneOf("output", f.output, cmdline.OutputText, cmdline.OutputJSON), cmdline.ValidTimeout(f.timeout), f.Validate()); err != nil {
 		return err
 	}
 	client, err := f.kube.connect()
 	if err != nil {
 		return err
 	}
-	t.Client = client
+	f.Client = client
 	ctx, cancel := context.WithTimeoutCause(cmd.Context(), f.timeout, fmt.Errorf("the time is up (--timeout %s)", f.timeout))
 	defer cancel()
-	if err := f.askAgents(ctx, client, t); err != nil {
+	if err := f.askAgents(ctx, client); err != nil {
 		return err
 	}
-	lines, err := t.Run(ctx)
-	if printErr := f.print(cmd.OutOrStdout(), lines); printErr != nil {
-		err = errors.Join(err, printErr)
-	}
+	lines, err := f.Run(ctx)
+	err = errors.Join(err, f.print(cmd.OutOrStdout(), lines))
 	if err == nil && !connectivity.Proven(lines) {
 		return cmdline.ExitCode(cmdline.ExitError) // the lines say why
 	}
@@ -96,26 +87,24 @@ func (f *connectivityFlags) run(cmd *cobra.Command) error {
 }
 
 // askAgents takes from the agents what no flag says.
-func (f *connectivityFlags) askAgents(ctx context.Context, client connection, t *connectivity.Tester) error {
-	if f.image != "" && f.selection != "" {
+func (f *connectivityFlags) askAgents(ctx context.Context, client connection) error {
+	if f.Image != "" && f.selection != "" {
 		return nil
 	}
 	found, err := connectivity.FindAgent(ctx, client, f.kube.agentNamespace)
 	switch {
 	case unasked(err):
 		return fmt.Errorf("find the agents' image: %w", clusterError(client.config, err))
-	case err != nil && f.image == "":
+	case err != nil && f.Image == "":
 		return fmt.Errorf("find the agents' image: %w: name one by --image", err)
 	case err != nil:
 		return nil //nolint:nilerr // the default of --select does
 	}
-	if f.image == "" {
-		t.Image = found.Image
+	f.Image = cmp.Or(f.Image, found.Image)
+	if f.selection == "" {
+		f.Select = cmp.Or(found.Select, f.Select)
 	}
-	if f.selection == "" && found.Select != "" {
-		t.Select = found.Select
-	}
-	return t.Validate()
+	return f.Validate()
 }
 
 func (f *connectivityFlags) print(out io.Writer, lines []connectivity.Line) error {

@@ -1,8 +1,12 @@
 package commands
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -105,7 +109,7 @@ type explained struct {
 
 // explain answers for one object.
 func (o *explainOptions) explain(w workload, from manifests) explained {
-	ns := from.namespaceOf(w)
+	ns := from.namespaces[w.pod.Namespace]
 	out := explained{Kind: w.kind, Namespace: w.pod.Namespace, Name: w.pod.Name, Warnings: w.warnings}
 	if w.fault != nil {
 		out.Error = w.fault.Error()
@@ -122,8 +126,7 @@ func (o *explainOptions) explain(w workload, from manifests) explained {
 	}
 	var fault error
 	out.Proxy, fault = explainProxy(w, ns, from)
-	err = errors.Join(err, fault)
-	if err != nil {
+	if err = errors.Join(err, fault); err != nil {
 		out.Error = err.Error()
 	}
 	return out
@@ -170,4 +173,80 @@ func namespaceWarnings(ns *corev1.Namespace) (out []string) {
 		out = append(out, "namespace "+ns.Name+": "+about)
 	}
 	return out
+}
+
+// explanations is what machines read. Field names are stable.
+type explanations struct {
+	Objects     []explained  `json:"objects"`
+	NotLookedAt []passedOver `json:"notLookedAt,omitempty"`
+}
+
+func (all explanations) print(w io.Writer) error {
+	var b strings.Builder
+	for i, e := range all.Objects {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		e.print(&b)
+	}
+	if len(all.Objects) > 0 && len(all.NotLookedAt) > 0 {
+		b.WriteByte('\n')
+	}
+	for _, p := range all.NotLookedAt {
+		fmt.Fprintf(&b, "%s %s/%s: not looked at: what makes pods of its %s is not known here\n", p.Kind, cmp.Or(p.Namespace, "-"), p.Name, p.At)
+	}
+	_, err := io.WriteString(w, printable.Lines(b.String()))
+	return err
+}
+
+func (e explained) print(b *strings.Builder) {
+	fmt.Fprintf(b, "%s %s/%s: ", e.Kind, e.Namespace, e.Name)
+	switch {
+	case e.Error != "":
+		fmt.Fprintf(b, "invalid\n  %s\n", strings.ReplaceAll(e.Error, "\n", "\n  "))
+	case e.Redirected:
+		fmt.Fprintf(b, "redirected\n  asked for by: %s\n", e.AskedBy)
+	default:
+		fmt.Fprintf(b, "not redirected\n  %s\n", e.Reason)
+	}
+	printEach(b, "  ", e.Summary)
+	printEach(b, "  warning: ", e.Warnings)
+	printEach(b, "  note: ", e.Notes)
+	e.Proxy.print(b)
+	if len(e.Settings) > 0 {
+		b.WriteByte('\n')
+		e.printSettings(b)
+		b.WriteByte('\n')
+	}
+	_ = cmdline.PrintLines(b, e.Rules, false) // a Builder has no errors
+}
+
+func printEach(b *strings.Builder, before string, lines []string) {
+	for _, line := range lines {
+		fmt.Fprintf(b, "%s%s\n", before, line)
+	}
+}
+
+func (e explained) printSettings(b *strings.Builder) {
+	table := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "SETTING\tVALUE\tFROM")
+	for _, s := range e.Settings {
+		fmt.Fprintf(table, "%s\t%s\t%s\n", s.Name, cmp.Or(s.Value, "none"), s.Source)
+	}
+	_ = table.Flush() // a Builder has no errors
+}
+
+func (p *explainedProxy) print(b *strings.Builder) {
+	if p == nil {
+		return
+	}
+	fmt.Fprintf(b, "  proxy of ProxyProfile %s: %s\n", p.Profile, cmp.Or(p.Image, "unknown"))
+	if p.Unknown != "" {
+		fmt.Fprintf(b, "    no more can be said: %s\n", p.Unknown)
+	}
+	if len(p.Command) > 0 {
+		fmt.Fprintf(b, "    runs %s\n", strings.Join(p.Command, " "))
+	}
+	printEach(b, "    not honoured: ", p.NotHonoured)
+	printEach(b, "    ", p.Env)
 }

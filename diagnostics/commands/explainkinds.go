@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -9,7 +10,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
@@ -31,14 +32,11 @@ func workloadKinds() string { return strings.Join(slices.Sorted(maps.Keys(kinds(
 
 // ofKind returns a new object of a kind, or nil for a kind without pods.
 func ofKind(apiVersion, kind string) any {
-	group, _, versioned := strings.Cut(apiVersion, "/")
-	if !versioned {
-		group = ""
-	}
-	if want, ok := kinds()[kind]; !ok || want != group {
+	version, err := schema.ParseGroupVersion(apiVersion)
+	if group, ok := kinds()[kind]; err != nil || !ok || group != version.Group {
 		return nil
 	}
-	object, err := scheme.Scheme.New(schema.GroupVersionKind{Group: group, Version: "v1", Kind: kind})
+	object, err := scheme.Scheme.New(schema.GroupVersionKind{Group: version.Group, Version: "v1", Kind: kind})
 	if err != nil {
 		return nil
 	}
@@ -46,17 +44,10 @@ func ofKind(apiVersion, kind string) any {
 }
 
 // templated reports whether an object has a pod template at spec.template.
-func templated(data []byte) bool {
-	var maker struct {
-		Spec struct {
-			Template struct {
-				Spec struct {
-					Containers []json.RawMessage `json:"containers"`
-				} `json:"spec"`
-			} `json:"template"`
-		} `json:"spec"`
-	}
-	return json.Unmarshal(data, &maker) == nil && len(maker.Spec.Template.Spec.Containers) > 0
+func templated(object map[string]any) bool {
+	containers, _, err := unstructured.NestedFieldNoCopy(object, "spec", "template", "spec", "containers")
+	list, _ := containers.([]any)
+	return err == nil && len(list) > 0
 }
 
 // containersAt returns the path of the first container in an object of any kind, or "": a list "containers" of objects, or an object "container"
@@ -98,15 +89,14 @@ func isContainers(name string, value any) bool {
 	return false
 }
 
-// podOf returns the pod that an object is, or makes, and the annotations of the object itself if it is no pod.
-func podOf(kind string, data []byte) (pod corev1.Pod, own map[string]string, err error) {
+// podOf returns the pod that an object is, or makes.
+func podOf(kind string, data []byte) (pod corev1.Pod, err error) {
 	if kind == "Pod" {
 		err = json.Unmarshal(data, &pod)
-		return pod, nil, err
+		return pod, err
 	}
 	var maker struct {
-		metav1.ObjectMeta `json:"metadata"`
-		Spec              struct {
+		Spec struct {
 			Template    corev1.PodTemplateSpec  `json:"template"`
 			JobTemplate batchv1.JobTemplateSpec `json:"jobTemplate"` // a CronJob's
 		} `json:"spec"`
@@ -116,46 +106,39 @@ func podOf(kind string, data []byte) (pod corev1.Pod, own map[string]string, err
 	if kind == "CronJob" {
 		template = maker.Spec.JobTemplate.Spec.Template
 	}
-	return corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}, maker.Annotations, err
+	return corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}, err
 }
 
-// readWorkload reads one object of a kind. The caller sets its namespace and name.
-func readWorkload(apiVersion, kind string, data []byte) workload {
+// readWorkload reads a pod, or what makes pods. The caller sets its namespace and name.
+func readWorkload(data []byte, object unstructured.Unstructured) workload {
+	kind := object.GetKind()
 	w := workload{kind: kind}
-	known := ofKind(apiVersion, kind)
-	if known == nil {
-		known = &corev1.PodTemplate{} // whose fields matter not: notStrings looks at all
-	}
-	if w.fault = decode(data, known); w.fault != nil {
+	known := ofKind(object.GetAPIVersion(), kind)
+	if w.fault = decode(data, object.Object, cmp.Or[any](known, &corev1.PodTemplate{})); w.fault != nil { // of another kind, the fields do not matter
 		return w
 	}
-	var own map[string]string
-	if w.pod, own, w.fault = podOf(kind, data); w.fault != nil {
+	if w.pod, w.fault = podOf(kind, data); w.fault != nil {
 		return w
 	}
-	for _, key := range slices.Sorted(maps.Keys(own)) {
-		if intent.Reads(key) {
+	for _, key := range slices.Sorted(maps.Keys(object.GetAnnotations())) {
+		if kind != "Pod" && intent.Reads(key) {
 			w.warnings = append(w.warnings, fmt.Sprintf("annotation %s is on the %s itself, where it has no effect: move it to the pod template's metadata.annotations", key, kind))
 		}
 	}
 	if len(w.pod.Spec.Containers) == 0 {
 		w.warnings = append(w.warnings, "it has no containers: the API server would refuse it")
 	}
-	if known = ofKind(apiVersion, kind); known == nil {
+	if known == nil {
 		return w
 	}
-	if err := yaml.UnmarshalStrict(data, known); err != nil {
+	if err := yaml.UnmarshalStrict(data, ofKind(object.GetAPIVersion(), kind)); err != nil {
 		w.warnings = append(w.warnings, "a field that nobody knows: "+cause(err))
 	}
 	return w
 }
 
-// decode decodes an object. Annotations and labels that are no strings, the usual mistake, are named by their path.
-func decode(data []byte, into any) error {
-	var tree any
-	if err := json.Unmarshal(data, &tree); err != nil {
-		return err
-	}
+// decode decodes an object, of which tree is the same JSON. Annotations and labels that are no strings, the usual mistake, are named by their path.
+func decode(data []byte, tree map[string]any, into any) error {
 	if faults := notStrings(tree, ""); len(faults) > 0 {
 		return fmt.Errorf("%s", strings.Join(faults, "; "))
 	}
@@ -175,22 +158,18 @@ func cause(err error) string {
 }
 
 // notStrings returns a sentence for each annotation and label that is no string, in an object at a path.
-func notStrings(tree any, path string) (out []string) {
-	object, ok := tree.(map[string]any)
-	if !ok {
-		return nil
-	}
+func notStrings(object map[string]any, path string) (out []string) {
 	for _, name := range slices.Sorted(maps.Keys(object)) {
 		at := strings.TrimPrefix(path+"."+name, ".")
+		inner, _ := object[name].(map[string]any)
 		if name != "metadata" {
-			out = append(out, notStrings(object[name], at)...)
+			out = append(out, notStrings(inner, at)...)
 			continue
 		}
-		meta, _ := object[name].(map[string]any)
 		for _, field := range []string{"annotations", "labels"} {
-			values, _ := meta[field].(map[string]any)
+			values, _ := inner[field].(map[string]any)
 			for _, key := range slices.Sorted(maps.Keys(values)) {
-				if kind, wrong := notString(values[key]); wrong {
+				if kind := notString(values[key]); kind != "" {
 					out = append(out, fmt.Sprintf("%s.%s[%s]: value %v is %s: want a string, so quote it", at, field, key, values[key], kind))
 				}
 			}
@@ -199,15 +178,15 @@ func notStrings(tree any, path string) (out []string) {
 	return out
 }
 
-// notString returns what a value is, if it is no string.
-func notString(value any) (kind string, wrong bool) {
+// notString returns what a value is, or "" for a string.
+func notString(value any) string {
 	switch value.(type) {
 	case string, nil: // null counts as an empty text
-		return "", false
+		return ""
 	case bool:
-		return "a bool", true
+		return "a bool"
 	case float64:
-		return "a number", true
+		return "a number"
 	}
-	return "a list or an object", true
+	return "a list or an object"
 }

@@ -2,11 +2,9 @@ package commands
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"path"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,11 +35,13 @@ func explainProxy(w workload, ns *corev1.Namespace, from manifests) (*explainedP
 	}
 	out := &explainedProxy{Profile: name}
 	spec, has := from.profiles[name]
-	if !has {
-		return out.without(fmt.Errorf("the ProxyProfile is not among the manifests: add what kubectl get proxyprofile %s -o yaml prints", name))
-	}
-	if spec.Mode == v1alpha1.ModeShared {
-		return out.without(errors.New("it is shared by the pods of a node: see the DaemonSet that the chart's value sidecars.shared makes"))
+	switch {
+	case !has:
+		out.Unknown = fmt.Sprintf("the ProxyProfile is not among the manifests: add what kubectl get proxyprofile %s -o yaml prints", name)
+		return out, nil
+	case spec.Mode == v1alpha1.ModeShared:
+		out.Unknown = "it is shared by the pods of a node: see the DaemonSet that the chart's value sidecars.shared makes"
+		return out, nil
 	}
 	out.Image, out.Command = spec.Image, slices.Concat(spec.Command, spec.Args)
 	var env []istio.Variable
@@ -50,8 +50,9 @@ func explainProxy(w workload, ns *corev1.Namespace, from manifests) (*explainedP
 	}
 	if spec.Istio != nil {
 		mesh, err := istio.ReadMesh(*spec.Istio, from.configMap)
-		if err != nil {
-			return out.without(err)
+		if err != nil { // which is no fault of the pod
+			out.Unknown = err.Error()
+			return out, nil
 		}
 		proxy, err := mesh.Proxy(istio.Pod{Pod: w.running(), Profile: spec, Env: env})
 		if err != nil {
@@ -63,12 +64,6 @@ func explainProxy(w workload, ns *corev1.Namespace, from manifests) (*explainedP
 		out.Env = append(out.Env, v.Name+"="+v.Value)
 	}
 	return out, nil
-}
-
-// without is the answer where the rest cannot be found out, which is no fault of the pod.
-func (p *explainedProxy) without(why error) (*explainedProxy, error) {
-	p.Unknown = why.Error()
-	return p, nil
 }
 
 // running returns the pod as it will be, with words in capitals for what only the cluster knows.
@@ -93,23 +88,4 @@ func (m manifests) configMap(namespace, name string) (*corev1.ConfigMap, error) 
 		return found, nil
 	}
 	return nil, fmt.Errorf("it is not among the manifests: add what kubectl -n %s get configmap %s -o yaml prints", namespace, name)
-}
-
-func (p *explainedProxy) print(w *strings.Builder) {
-	if p == nil {
-		return
-	}
-	fmt.Fprintf(w, "  proxy of ProxyProfile %s: %s\n", p.Profile, cmp.Or(p.Image, "unknown"))
-	if p.Unknown != "" {
-		fmt.Fprintf(w, "    no more can be said: %s\n", p.Unknown)
-	}
-	if len(p.Command) > 0 {
-		fmt.Fprintf(w, "    runs %s\n", strings.Join(p.Command, " "))
-	}
-	for _, sentence := range p.NotHonoured {
-		fmt.Fprintf(w, "    not honoured: %s\n", sentence)
-	}
-	for _, variable := range p.Env {
-		fmt.Fprintf(w, "    %s\n", variable)
-	}
 }

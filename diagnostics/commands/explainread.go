@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
@@ -54,9 +55,6 @@ type passedOver struct {
 	// At is the path of its first container.
 	At string `json:"at"`
 }
-
-// namespaceOf returns an object's namespace if it is among the manifests.
-func (m manifests) namespaceOf(w workload) *corev1.Namespace { return m.namespaces[w.pod.Namespace] }
 
 // others names the ignored kinds.
 func (m manifests) others() string {
@@ -130,75 +128,66 @@ func (m *manifests) addDocument(document []byte) error {
 	if _, err := yaml.YAMLToJSONStrict(document); err != nil {
 		for i := range m.workloads[before:] {
 			w := &m.workloads[before+i]
-			w.warnings = append(w.warnings, "a key is there twice, and the last one counts: "+oneLine(cause(err)))
+			w.warnings = append(w.warnings, "a key is there twice, and the last one counts: "+strings.Join(strings.Fields(cause(err)), " "))
 		}
 	}
 	return nil
 }
 
-// oneLine joins the lines of a message.
-func oneLine(message string) string { return strings.Join(strings.Fields(message), " ") }
-
 // add adds an object, or each object of a List.
-func (m *manifests) add(object []byte) error {
-	var head struct {
-		metav1.TypeMeta `json:",inline"`
-		Metadata        struct {
-			Namespace    string `json:"namespace"`
-			Name         string `json:"name"`
-			GenerateName string `json:"generateName"`
-		} `json:"metadata"`
-		Items []json.RawMessage `json:"items"`
-	}
-	if err := json.Unmarshal(object, &head); err != nil {
+func (m *manifests) add(data []byte) error {
+	var object unstructured.Unstructured
+	if err := json.Unmarshal(data, &object.Object); err != nil {
 		return fmt.Errorf("it is no object of Kubernetes: %w", err)
 	}
 	if len(m.workloads) >= maxWorkloads {
 		return fmt.Errorf("there are more than %d pods and workloads", maxWorkloads)
 	}
-	switch kind := head.Kind; {
+	kind, apiVersion, name := object.GetKind(), object.GetAPIVersion(), cmp.Or(object.GetName(), object.GetGenerateName())
+	items, isList := object.Object["items"].([]any)
+	switch {
 	case kind == "":
 		return errors.New("it has no kind")
-	case strings.HasSuffix(kind, "List") && head.Items != nil:
-		for _, item := range head.Items {
-			if err := m.add(item); err != nil {
-				return err
-			}
-		}
-	case kind == "Namespace" && head.APIVersion == "v1":
+	case strings.HasSuffix(kind, "List") && isList:
+		return m.addItems(items)
+	case kind == "Namespace" && apiVersion == "v1":
 		var ns corev1.Namespace
-		if err := decode(object, &ns); err != nil {
-			return fmt.Errorf("namespace %q: %w", head.Metadata.Name, err)
+		if err := decode(data, object.Object, &ns); err != nil {
+			return fmt.Errorf("namespace %q: %w", name, err)
 		}
 		m.namespaces[ns.Name] = &ns
-	case kind == "ProxyProfile" && head.APIVersion == v1alpha1.GroupVersion().String():
+	case kind == "ProxyProfile" && apiVersion == v1alpha1.GroupVersion().String():
 		var profile v1alpha1.ProxyProfile
-		if err := decode(object, &profile); err != nil {
-			return fmt.Errorf("ProxyProfile %q: %w", head.Metadata.Name, err)
+		if err := decode(data, object.Object, &profile); err != nil {
+			return fmt.Errorf("ProxyProfile %q: %w", name, err)
 		}
 		m.profiles[profile.Name] = profile.Spec
-	case ofKind(head.APIVersion, kind) != nil, templated(object):
-		w := readWorkload(head.APIVersion, kind, object)
-		w.pod.Namespace, w.pod.Name = head.Metadata.Namespace, cmp.Or(head.Metadata.Name, head.Metadata.GenerateName)
+	case ofKind(apiVersion, kind) != nil, templated(object.Object):
+		w := readWorkload(data, object)
+		w.pod.Namespace, w.pod.Name = object.GetNamespace(), name
 		m.workloads = append(m.workloads, w)
 	default:
 		m.ignored[kind] = true
-		m.passOver(object, passedOver{Kind: kind, Namespace: head.Metadata.Namespace, Name: cmp.Or(head.Metadata.Name, head.Metadata.GenerateName)})
+		if at := containersAt(object.Object, ""); at != "" && len(m.passed) < maxWorkloads {
+			m.passed = append(m.passed, passedOver{Kind: kind, Namespace: object.GetNamespace(), Name: name, At: at})
+		}
 		var found corev1.ConfigMap
-		if kind == "ConfigMap" && json.Unmarshal(object, &found) == nil { // Istio's, if a pod's proxy needs it
+		if kind == "ConfigMap" && json.Unmarshal(data, &found) == nil { // Istio's, if a pod's proxy needs it
 			m.configMaps[found.Namespace+"/"+found.Name] = &found
 		}
 	}
 	return nil
 }
 
-// passOver notes an object of another kind if it has containers.
-func (m *manifests) passOver(object []byte, as passedOver) {
-	var tree any
-	if json.Unmarshal(object, &tree) != nil || len(m.passed) >= maxWorkloads {
-		return
+func (m *manifests) addItems(items []any) error {
+	for _, item := range items {
+		data, err := json.Marshal(item)
+		if err == nil {
+			err = m.add(data)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	if as.At = containersAt(tree, ""); as.At != "" {
-		m.passed = append(m.passed, as)
-	}
+	return nil
 }

@@ -1,7 +1,6 @@
 package commands
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -26,12 +25,14 @@ import (
 	"istio-pod-network-controller/internal/cmdline"
 )
 
-// Bounds of the ways to the agent. An address behind a firewall does not answer at all.
+// Bounds of the ways to the agent, of which there are three. An address behind a firewall does not answer at all.
 const (
-	directTimeout = 8 * time.Second
-	directDial    = 2 * time.Second
-	otherTimeout  = 10 * time.Second
+	wayTimeout = inspectTimeout/3 - time.Second
+	directDial = 2 * time.Second
 )
+
+// maxSaid bounds what is kept of the standard error of a command in the agent's container.
+const maxSaid = 1 << 14
 
 // inspectWays asks one agent.
 type inspectWays struct {
@@ -39,14 +40,6 @@ type inspectWays struct {
 	pod    *corev1.Pod // about which it is asked
 	agent  cluster.Agent
 	token  string // of --agent-token
-}
-
-// waysOf returns the ways to the agent in the order in which they are tried. The first needs no port of the node, and shows nobody a token.
-func waysOf(via string) []string {
-	if via == viaAuto {
-		return []string{viaExec, viaDirect, viaTunnel}
-	}
-	return []string{via}
 }
 
 // described asks the agent, and adds what the caller may read by himself.
@@ -73,28 +66,39 @@ func (w *inspectWays) described(ctx context.Context, via string) (inspect.Docume
 
 // ask asks by each way until the agent answers. A refusal by the agent is an answer.
 func (w *inspectWays) ask(ctx context.Context, via string) (doc inspect.Document, err error) {
-	err = w.each(via, func(way string) (answered bool, err error) {
-		doc, err = w.one(ctx, way)
-		var refusal *inspect.Refusal
-		return err == nil || errors.As(err, &refusal), err
+	within := func(get func(ctx context.Context) (inspect.Document, error)) (err error) {
+		ctx, cancel := context.WithTimeout(ctx, wayTimeout)
+		defer cancel()
+		doc, err = get(ctx)
+		if _, refused := errors.AsType[*inspect.Refusal](err); err != nil && !refused {
+			return notBegunError{err}
+		}
+		return err
+	}
+	err = w.each(via, func() error { return within(w.byExec) }, func(c inspect.Client) error {
+		return within(func(ctx context.Context) (inspect.Document, error) { return c.Get(ctx, w.pod.Namespace, w.pod.Name) })
 	})
 	return doc, err
 }
 
-// each calls f by each way until the agent has answered, and returns that answer's error, or else why each way fails.
-func (w *inspectWays) each(via string, f func(way string) (answered bool, err error)) error {
+// each asks by each way until one does not fail by a notBegunError, and returns how that one ends, or else why each way fails.
+func (w *inspectWays) each(via string, byExec func() error, byNetwork func(inspect.Client) error) error {
+	ways := []string{via}
+	if via == viaAuto { // the first needs no port of the node, and shows nobody a token
+		ways = []string{viaExec, viaDirect, viaTunnel}
+	}
 	var errs []error
-	prepared := false
-	for _, way := range waysOf(via) {
-		if way != viaExec && !prepared {
+	for _, way := range ways {
+		ask := byExec
+		if way != viaExec {
 			if err := w.prepare(); err != nil {
 				errs = append(errs, err)
 				break // the ways that follow are over the network, too
 			}
-			prepared = true
+			ask = func() error { return byNetwork(w.byNetwork(way)) }
 		}
-		answered, err := f(way)
-		if answered {
+		err := ask()
+		if _, notBegun := errors.AsType[notBegunError](err); !notBegun {
 			return err
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", way, err))
@@ -107,19 +111,6 @@ func (w *inspectWays) each(via string, f func(way string) (answered bool, err er
 
 // about names the pod that is asked about.
 func (w *inspectWays) about() string { return w.pod.Namespace + "/" + w.pod.Name }
-
-func (w *inspectWays) one(ctx context.Context, way string) (inspect.Document, error) {
-	limit := otherTimeout
-	if way == viaDirect {
-		limit = directTimeout
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	if way == viaExec {
-		return w.byExec(ctx)
-	}
-	return w.byNetwork(way).Get(ctx, w.pod.Namespace, w.pod.Name)
-}
 
 // prepare sees to what both ways over the network need: an agent that says where it answers, and a token.
 func (w *inspectWays) prepare() (err error) {
@@ -151,18 +142,21 @@ func (w *inspectWays) direct(ctx context.Context) (net.Conn, error) {
 	d := net.Dialer{Timeout: directDial}
 	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(w.agent.Pod.Status.PodIP, strconv.Itoa(w.agent.Status.Inspect.Port)))
 	if err != nil {
-		return nil, fmt.Errorf("the agent's node cannot be reached from here: %w", err)
+		return nil, notBegunError{fmt.Errorf("the agent's node cannot be reached from here: %w", err)}
 	}
 	return conn, nil
 }
 
 func (w *inspectWays) tunnel(ctx context.Context) (net.Conn, error) {
+	ctx, cancel := context.WithCancel(ctx) // which the tunnel outlives
+	late := time.AfterFunc(wayTimeout, cancel)
+	defer late.Stop()
 	conn, err := inspect.Tunnel(ctx, w.client.config, w.agent.Namespace, w.agent.Name, w.agent.Status.Inspect.Port)
 	switch {
 	case apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("this takes the right to get pods/proxy in namespace %s (role %s-inspect-tunnel of the chart)", w.agent.Namespace, agentstatus.Name)
+		return nil, notBegunError{fmt.Errorf("this takes the right to get pods/proxy in namespace %s (role %s-inspect-tunnel of the chart)", w.agent.Namespace, agentstatus.Name)}
 	case err != nil:
-		return nil, fmt.Errorf("reach the agent through the API server: %w", err)
+		return nil, notBegunError{fmt.Errorf("reach the agent through the API server: %w", err)}
 	}
 	return conn, nil
 }
@@ -173,23 +167,26 @@ func (w *inspectWays) byExec(ctx context.Context) (doc inspect.Document, err err
 	if socket, ok := strings.CutPrefix(w.argument("health-addr"), "unix://"); ok {
 		args = append(args, "--socket", path.Join(path.Dir(socket), path.Base(inspect.DefaultSocket)))
 	}
-	var out, said bytes.Buffer
-	_, err = w.run(ctx, args, remotecommand.StreamOptions{Stdout: &bounded{to: &out, left: inspect.MaxAnswer}, Stderr: &bounded{to: &said, left: 1 << 14}})
+	out, said := inspect.Clipped{Most: inspect.MaxAnswer}, inspect.Clipped{Most: maxSaid}
+	_, err = w.run(ctx, args, remotecommand.StreamOptions{Stdout: &out, Stderr: &said})
 	if err != nil { // a command that was given up may still write
 		return doc, err
 	}
-	switch errOut := strings.TrimSpace(said.String()); {
-	case out.Len() == 0 && strings.Contains(errOut, "unknown command"):
+	switch errOut := strings.TrimSpace(string(said.Text)); {
+	case out.Cut:
+		return doc, errors.New("the command in the agent's container: the answer is too long")
+	case len(out.Text) > 0:
+		return inspect.ParseDocument(out.Text)
+	case strings.Contains(errOut, "unknown command"):
 		return doc, fmt.Errorf("agent %s/%s is of a release that has no inspect: %s", w.agent.Namespace, w.agent.Name, errOut)
-	case out.Len() == 0 && (errOut == "" || strings.Contains(errOut, unansweredLocally)):
+	case errOut == "" || strings.Contains(errOut, unansweredLocally):
 		return doc, fmt.Errorf("the command in the agent's container: %s", cmp.Or(strings.TrimPrefix(errOut, "error: "), "it printed nothing"))
-	case out.Len() == 0:
+	default:
 		return doc, &inspect.Refusal{Code: http.StatusInternalServerError, Message: strings.TrimPrefix(errOut, "error: ")}
 	}
-	return inspect.ParseDocument(out.Bytes())
 }
 
-// notBegunError means that no command was begun in the agent's container.
+// notBegunError means that the agent does not know of the question, so that it can be asked another way.
 type notBegunError struct{ error }
 
 func (e notBegunError) Unwrap() error { return e.error }
@@ -238,21 +235,6 @@ func (w *inspectWays) stream(ctx context.Context, command []string, streams remo
 	case <-ctx.Done(): // until a WebSocket is open, the executor does not look at it
 		return ctx.Err()
 	}
-}
-
-// bounded takes no more than left bytes.
-type bounded struct {
-	to   *bytes.Buffer
-	left int
-}
-
-// Write returns an error for what is too much.
-func (b *bounded) Write(p []byte) (int, error) {
-	if len(p) > b.left {
-		return 0, errors.New("the answer is too long")
-	}
-	b.left -= len(p)
-	return b.to.Write(p)
 }
 
 // argument returns the value of a flag in the agent's pod, or "".

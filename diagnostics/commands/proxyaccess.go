@@ -1,13 +1,11 @@
 package commands
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"strconv"
 	"strings"
 
@@ -26,12 +24,12 @@ func newProxyLogs(p Program) *cobra.Command {
 			"Where the chart has inspect.enabled=true, the agent also answers whoever has the right to get pods/log of the pod (see inspect).",
 		Example: "  istio-pod-network-controller logs -n shop cart-1 -f --tail 20",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			err := o.askAboutProxy(cmd.Context(), args[0], proxyQuestion{
-				byNetwork: func(c inspect.Client, namespace, name string) error {
-					return c.Log(cmd.Context(), namespace, name, l, cmd.OutOrStdout())
-				},
-				byExec: func(w *inspectWays) error { return w.log(cmd.Context(), l, cmd.OutOrStdout()) },
-			})
+			ctx, out := cmd.Context(), cmd.OutOrStdout()
+			w, err := o.waysTo(ctx, args[0])
+			if err == nil {
+				byNetwork := func(c inspect.Client) error { return c.Log(ctx, w.pod.Namespace, w.pod.Name, l, out) }
+				err = w.orGone(ctx, w.each(o.via, func() error { return w.log(ctx, l, out) }, byNetwork))
+			}
 			if l.Follow && errors.Is(cmd.Context().Err(), context.Canceled) {
 				return nil // Ctrl-C is how a followed log ends
 			}
@@ -57,17 +55,19 @@ func newProxyExec(p Program) *cobra.Command {
 			"The exit status is the command's.",
 		Example: "  istio-pod-network-controller exec -n shop cart-1 -- ls /run/sidecar",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			w, err := o.waysTo(ctx, args[0])
+			if err != nil {
+				return err
+			}
 			var out inspect.Output
-			err := o.askAboutProxy(cmd.Context(), args[0], proxyQuestion{
-				byNetwork: func(c inspect.Client, namespace, name string) (err error) {
-					out, err = c.Exec(cmd.Context(), namespace, name, inspect.Command{Args: args[1:]})
-					return err
-				},
-				byExec: func(w *inspectWays) (err error) {
-					out.Code, err = w.exec(cmd.Context(), args[1:], cmd.OutOrStdout(), cmd.ErrOrStderr())
-					return err
-				},
-			})
+			err = w.orGone(ctx, w.each(o.via, func() (err error) {
+				out.Code, err = w.exec(ctx, args[1:], cmd.OutOrStdout(), cmd.ErrOrStderr())
+				return err
+			}, func(c inspect.Client) (err error) {
+				out, err = c.Exec(ctx, w.pod.Namespace, w.pod.Name, inspect.Command{Args: args[1:]})
+				return err
+			}))
 			if err != nil {
 				return err
 			}
@@ -86,34 +86,6 @@ func newProxyExec(p Program) *cobra.Command {
 	return cmd
 }
 
-// proxyQuestion is a question about the proxy of a pod, by each way.
-type proxyQuestion struct {
-	byNetwork func(c inspect.Client, namespace, name string) error
-	byExec    func(w *inspectWays) error
-}
-
-// askAboutProxy has the agent of a pod's node asked, by each way until one reaches it. An error after that is the question's.
-func (o *agentFlags) askAboutProxy(ctx context.Context, pod string, q proxyQuestion) error {
-	w, err := o.waysTo(ctx, pod)
-	if err != nil {
-		return err
-	}
-	return w.orGone(ctx, w.each(o.via, func(way string) (answered bool, err error) {
-		if way == viaExec {
-			err = q.byExec(w)
-			_, notBegun := errors.AsType[notBegunError](err)
-			return !notBegun, err
-		}
-		client := w.byNetwork(way)
-		conn, err := probed(ctx, client.Dial)
-		if err != nil {
-			return false, err
-		}
-		_ = conn.Close() // nothing was said on it
-		return true, q.byNetwork(client, w.pod.Namespace, w.pod.Name)
-	}))
-}
-
 // followLimit is how long a log is followed, as over the network.
 const followLimit = "1h"
 
@@ -126,14 +98,13 @@ func (w *inspectWays) log(ctx context.Context, l inspect.LogOptions, to io.Write
 	if l.Times {
 		args = append(args, "--timestamps")
 	}
-	var said bytes.Buffer
-	streams := remotecommand.StreamOptions{Stdout: to, Stderr: &bounded{to: &said, left: 1 << 14}}
 	if l.Follow { // container runtimes leave a command running whose caller has gone
 		args = append(args, "--follow", "--timeout="+followLimit)
 	}
-	code, err := w.run(ctx, args, streams)
+	said := inspect.Clipped{Most: maxSaid}
+	code, err := w.run(ctx, args, remotecommand.StreamOptions{Stdout: to, Stderr: &said})
 	if err == nil && code != 0 {
-		err = errors.New(cmp.Or(strings.TrimPrefix(strings.TrimSpace(said.String()), "error: "), fmt.Sprintf("the command in the agent's container ended with %d", code)))
+		err = errors.New(cmp.Or(strings.TrimPrefix(strings.TrimSpace(string(said.Text)), "error: "), fmt.Sprintf("the command in the agent's container ended with %d", code)))
 	}
 	return err
 }
@@ -154,11 +125,4 @@ func (w *inspectWays) exec(ctx context.Context, command []string, out, errOut io
 		_, err = fmt.Fprintln(errOut, "error:", why)
 	}
 	return code, err
-}
-
-// probed dials, within the time of a way.
-func probed(ctx context.Context, to func(context.Context) (net.Conn, error)) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, otherTimeout)
-	defer cancel()
-	return to(ctx)
 }

@@ -17,9 +17,8 @@ import (
 // statusOptions are the flags of `status`.
 type statusOptions struct {
 	kubeFlags
+	survey.Options
 	all    bool
-	labels string
-	node   string
 	output string
 }
 
@@ -37,8 +36,8 @@ func newStatus(p Program) *cobra.Command {
 	fs := cmd.Flags()
 	o.add(fs)
 	fs.BoolVarP(&o.all, "all-namespaces", "A", false, "the pods of all namespaces")
-	fs.StringVarP(&o.labels, "selector", "l", "", "a label selector of pods, as in app=cart,tier!=test")
-	fs.StringVar(&o.node, "node", "", "one node, and its pods")
+	fs.StringVarP(&o.Labels, "selector", "l", "", "a label selector of pods, as in app=cart,tier!=test")
+	fs.StringVar(&o.Node, "node", "", "one node, and its pods")
 	fs.StringVarP(&o.output, "output", "o", "", "wide, json, yaml, jsonpath=PATH of what json prints, or custom-columns=HEAD:PATH,... with a row for each pod; empty means tables")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return cmdline.Unasked(cmdline.WrongFlag(cmd, err)) })
 	_ = o.complete(cmd, map[string][]string{"output": {cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML}}) // the flags are those above; a test completes each
@@ -63,14 +62,9 @@ func (o *statusOptions) Validate() error {
 	if o.all && namespace != "" {
 		errs = append(errs, fmt.Errorf("--all-namespaces (-A) and --namespace %s do not go together", namespace))
 	}
-	if faults := validation.IsDNS1123Label(namespace); namespace != "" && len(faults) > 0 {
-		errs = append(errs, fmt.Errorf("--namespace: value %q: %s", namespace, strings.Join(faults, "; ")))
-	}
-	if faults := validation.IsDNS1123Subdomain(o.node); o.node != "" && len(faults) > 0 {
-		errs = append(errs, fmt.Errorf("--node: value %q: %s", o.node, strings.Join(faults, "; ")))
-	}
-	if _, err := labels.Parse(o.labels); err != nil {
-		errs = append(errs, fmt.Errorf("--selector: value %q: %w", o.labels, err))
+	errs = append(errs, cmdline.ValidName("namespace", namespace, validation.IsDNS1123Label), cmdline.ValidName("node", o.Node, validation.IsDNS1123Subdomain))
+	if _, err := labels.Parse(o.Labels); err != nil {
+		errs = append(errs, fmt.Errorf("--selector: value %q: %w", o.Labels, err))
 	}
 	return errors.Join(errs...)
 }
@@ -108,13 +102,13 @@ func (o *statusOptions) run(cmd *cobra.Command) error {
 // look asks the cluster, and shows on a terminal that it takes long.
 func (o *statusOptions) look(cmd *cobra.Command, client connection) (survey.Report, error) {
 	defer startProgress(cmd.ErrOrStderr(), "asking "+client.config.Host)()
-	options := survey.Options{
-		Namespace: client.namespace, Labels: o.labels, Node: o.node, AgentNamespace: o.agentNamespace, Version: cmdline.Build().Version,
-	}
+	o.AgentNamespace, o.Version = o.agentNamespace, cmdline.Build().Version
 	if o.all {
-		options.Namespace, options.Fallback = "", client.namespace
+		o.Fallback = client.namespace
+	} else {
+		o.Options.Namespace = client.namespace
 	}
-	r, err := survey.Ask(cmd.Context(), client, options)
+	r, err := survey.Ask(cmd.Context(), client, o.Options)
 	if err != nil {
 		return r, cmdline.Unasked(clusterError(client.config, err))
 	}

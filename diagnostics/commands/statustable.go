@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"istio-pod-network-controller/diagnostics/survey"
 	"istio-pod-network-controller/internal/printable"
@@ -41,38 +40,41 @@ func (p statusPrinter) tables(r survey.Report) error {
 	return err
 }
 
-func (p statusPrinter) nodes(r survey.Report) [][]string {
-	head := []string{"NODE", "AGENT", "BACKEND", "HOOKS", "PODS", "TROUBLE"}
+// narrow leaves some columns to -o wide, and cuts the last one short.
+func (p statusPrinter) narrow(table [][]string, from, to int) [][]string {
 	if p.wide {
-		head = []string{"NODE", "AGENT", "BACKEND", "HOOKS", "PODS", "POD OF THE AGENT", "COMMIT", "WRITTEN", "LAST ERROR", "TROUBLE"}
+		return table
 	}
+	for i, row := range table {
+		row = slices.Delete(row, from, to)
+		row[len(row)-1] = printable.Short(row[len(row)-1], shortMessage)
+		table[i] = row
+	}
+	return table
+}
+
+func (p statusPrinter) nodes(r survey.Report) [][]string {
 	here := map[string][]survey.Pod{}
 	for _, pod := range r.Pods {
 		here[pod.Node] = append(here[pod.Node], pod)
 	}
-	rows := [][]string{head}
+	rows := [][]string{{"NODE", "AGENT", "BACKEND", "HOOKS", "PODS", "POD OF THE AGENT", "COMMIT", "WRITTEN", "LAST ERROR", "TROUBLE"}}
 	for _, n := range r.Nodes {
-		row := []string{n.Name, agentWord(n), "", "", byState(here[n.Name])}
-		if n.Asking > 0 {
-			row[4] = fmt.Sprintf("%d asking", n.Asking)
-		}
-		more := []string{n.Agent, "", "", ""}
+		var backend, up, commit, written, failure string
 		if s := n.Status; s != nil {
-			row[2], row[3] = s.Backend, hooks(n)
-			more[1], more[2] = printable.Short(s.Revision, 12), age(s.Time, r.Time)
+			backend, up, commit, written = s.Backend, hooks(n), printable.Short(s.Revision, 12), age(s.Time, r.Time)
 			if e := s.LastError; e != nil {
-				more[3] = fmt.Sprintf("%s ago: %s: %s", age(e.Time, r.Time), e.Pod, e.Message)
+				failure = fmt.Sprintf("%s ago: %s: %s", age(e.Time, r.Time), e.Pod, e.Message)
 			}
 		}
-		trouble := strings.Join(slices.Concat(n.Trouble, n.Notes), "; ")
-		if p.wide {
-			row = append(row, more...)
-		} else {
-			trouble = printable.Short(trouble, shortMessage)
+		pods := byState(here[n.Name])
+		if n.Asking > 0 {
+			pods = fmt.Sprintf("%d asking", n.Asking)
 		}
-		rows = append(rows, append(row, trouble))
+		trouble := strings.Join(slices.Concat(n.Trouble, n.Notes), "; ")
+		rows = append(rows, []string{n.Name, agentWord(n), backend, up, pods, n.Agent, commit, written, failure, trouble})
 	}
-	return rows
+	return p.narrow(rows, 5, 9)
 }
 
 func agentWord(n survey.Node) string {
@@ -116,27 +118,14 @@ func byState(pods []survey.Pod) string {
 }
 
 func (p statusPrinter) pods(r survey.Report) [][]string {
-	head := []string{"NAMESPACE", "NAME", "NODE", "STATE", "HOOK", "AGE", "MESSAGE"}
-	if p.wide {
-		head = []string{"NAMESPACE", "NAME", "NODE", "STATE", "HOOK", "AGE", "REPORTED", "BACKEND", "RULES", "MESSAGE"}
-	}
-	rows := [][]string{head}
+	rows := [][]string{{"NAMESPACE", "NAME", "NODE", "STATE", "HOOK", "AGE", "REPORTED", "BACKEND", "RULES", "MESSAGE"}}
 	for _, pod := range r.Pods {
-		rows = append(rows, p.podRow(pod, r.Time))
+		rows = append(rows, []string{
+			pod.Namespace, pod.Name, pod.Node, string(pod.State), pod.Hook, age(pod.Created, r.Time),
+			age(pod.Reported, r.Time), pod.Backend, pod.SpecHash, printable.Joined(pod.Message, pod.Notes),
+		})
 	}
-	return rows
-}
-
-func (p statusPrinter) podRow(pod survey.Pod, now time.Time) []string {
-	row := []string{pod.Namespace, pod.Name, pod.Node, string(pod.State), pod.Hook, age(pod.Created, now)}
-	message := pod.Message
-	if pod.Notes != "" {
-		message = strings.TrimPrefix(message+"; "+pod.Notes, "; ")
-	}
-	if !p.wide {
-		return append(row, printable.Short(message, shortMessage))
-	}
-	return append(row, age(pod.Reported, now), pod.Backend, pod.SpecHash, message)
+	return p.narrow(rows, 6, 9)
 }
 
 // summary returns one line that says how many pods are in each state.

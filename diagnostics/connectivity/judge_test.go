@@ -1,10 +1,10 @@
 package connectivity
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -81,16 +81,18 @@ func TestReported_status_isJudged(t *testing.T) {
 func TestPassOn_loop_endsAtTheSecondHop(t *testing.T) {
 	dialled := 0
 	s := Server{Dial: func(context.Context, string, string) (net.Conn, error) { dialled++; return nil, errors.New("refused") }}
-	if a, fault := s.passOn(t.Context(), netip.MustParseAddrPort("192.0.2.2:80"), Request{Hops: 1}); a != nil || fault == "" || dialled != 0 {
+	if a, fault := s.passOn(t.Context(), netip.MustParseAddrPort("192.0.2.2:80"), http.Header{headerPassedOn: {"true"}}); a != nil || fault == "" || dialled != 0 {
 		t.Errorf("%+v, %q, %d connections", a, fault, dialled)
 	}
 }
 
-func TestReadLine_badLines_areRefused(t *testing.T) {
-	var into Request
-	for name, line := range map[string]string{"no end": strings.Repeat("x", 2*maxLine), "no JSON": "hello\n", "nothing": ""} {
-		if err := readLine(bytes.NewBufferString(line), &into); err == nil {
-			t.Errorf("%s: read %+v", name, into)
+func TestAsk_badAnswers_areRefused(t *testing.T) {
+	for name, answer := range map[string]string{"no end": `"` + strings.Repeat("x", 2*maxAnswer), "no JSON": "hello\n", "nothing": ""} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, answer) }))
+		a, err := Dialer(nil).ask(t.Context(), netip.MustParseAddrPort(server.Listener.Addr().String()), http.Header{}, dialLimit)
+		server.Close()
+		if err == nil {
+			t.Errorf("%s: read %+v", name, a)
 		}
 	}
 }

@@ -4,16 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/kubernetes"
 
 	"istio-pod-network-controller/diagnostics/cluster"
+	"istio-pod-network-controller/internal/agentstatus"
+	"istio-pod-network-controller/internal/intent"
 )
 
 // defaultSample is how many nodes are tested unless --nodes says otherwise.
@@ -91,7 +94,7 @@ func usableNode(n *corev1.Node) bool {
 // nodes returns the names of the nodes to test. Without the right to list nodes it is one pair of pods wherever the scheduler puts it,
 // unless all or certain nodes were asked for.
 func (t *Tester) nodes(ctx context.Context) ([]string, error) {
-	all, err := cluster.All(ctx, t.Client.CoreV1().Nodes().List, metav1.ListOptions{}, func(n *corev1.Node) (corev1.Node, bool) { return *n, true })
+	all, err := cluster.Nodes(ctx, t.Client, "")
 	if apierrors.IsForbidden(err) && !t.Nodes.All && len(t.Nodes.Names) == 0 {
 		t.say("nodes cannot be listed (right: list nodes): one pair of pods, on a node that the scheduler chooses")
 		return []string{""}, nil
@@ -100,4 +103,33 @@ func (t *Tester) nodes(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
 	return t.Nodes.choose(all)
+}
+
+// Agent is what a run takes from the agents' pods.
+type Agent struct {
+	Image  string
+	Select intent.Selection
+}
+
+// FindAgent returns what one of the agents' pods says. An empty namespace means wherever they are: in one namespace, since some
+// tenants may make pods that pass for agents, and the test runs the image.
+func FindAgent(ctx context.Context, client kubernetes.Interface, namespace string) (Agent, error) {
+	byNamespace := map[string]Agent{}
+	agents, err := cluster.Agents(ctx, client, namespace, "")
+	if err != nil {
+		return Agent{}, fmt.Errorf("list pods: %w", err)
+	}
+	for _, a := range agents {
+		if c := cluster.Container(&a.Pod.Spec); c.Image != "" {
+			byNamespace[a.Namespace] = Agent{c.Image, intent.Selection(cluster.Flag(c, "select"))}
+		}
+	}
+	names := slices.Sorted(maps.Keys(byNamespace))
+	switch len(names) {
+	case 0:
+		return Agent{}, errors.New("there is no agent: no pod of a DaemonSet with the host's network has the label " + agentstatus.Label)
+	case 1:
+		return byNamespace[names[0]], nil
+	}
+	return Agent{}, fmt.Errorf("pods with the label %s are in the namespaces %s: say by --agent-namespace which are the agents", agentstatus.Label, strings.Join(names, ", "))
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"net/netip"
 	"slices"
 	"sync"
@@ -89,7 +90,9 @@ func (c Client) try(ctx context.Context, target netip.Addr) []Proof {
 	answers, errs := make([]Answer, len(ports)), make([]error, len(ports))
 	var connections sync.WaitGroup
 	for i, port := range ports {
-		connections.Go(func() { answers[i], errs[i] = c.Dial.ask(ctx, netip.AddrPortFrom(target, port), Request{}, dialLimit) })
+		connections.Go(func() {
+			answers[i], errs[i] = c.Dial.ask(ctx, netip.AddrPortFrom(target, port), http.Header{}, dialLimit)
+		})
 	}
 	connections.Wait()
 	return c.judge(target, answers, errs)

@@ -3,11 +3,16 @@
 package connectivity
 
 import (
-	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
 	"net/netip"
+	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // Role is who took a connection.
@@ -29,16 +34,18 @@ const (
 	portExcluded uint16 = 8082 // captured nowhere
 )
 
-// maxLine bounds a request and an answer.
-const maxLine = 4096
+// Limits of one connection, which has one request. The proxy's own connection has to end before its client gives up.
+const (
+	connectionLimit = 5 * time.Second
+	dialLimit       = 2 * time.Second
+	nextLimit       = time.Second
+	maxAnswer       = 4096
+)
 
-// Request is what a client sends: one line of JSON.
-type Request struct {
-	// Hops counts the proxies that have passed the connection on. It ends a loop.
-	Hops int `json:"hops"`
-}
+// headerPassedOn is set in requests that a proxy has passed on.
+const headerPassedOn = "Passed-On"
 
-// Answer is what whoever took the connection sends back: one line of JSON.
+// Answer is what whoever took the connection answers, as JSON.
 type Answer struct {
 	Role Role           `json:"role"`
 	Pod  string         `json:"pod"`
@@ -48,19 +55,95 @@ type Answer struct {
 	Fault string  `json:"fault,omitempty"`
 }
 
-// readLine reads one line of JSON, of maxLine bytes at most.
-func readLine(from io.Reader, into any) error {
-	line, err := bufio.NewReader(io.LimitReader(from, maxLine)).ReadBytes('\n')
-	if err != nil {
-		return fmt.Errorf("read a line: %w", err)
+// Server answers requests in one of the two pods.
+type Server struct {
+	Pod string
+	// Dst returns the destination that the client of a connection dialled, before redirection.
+	Dst func(net.Conn) netip.AddrPort
+	// Dial makes the proxy's own connections; nil means the ordinary way.
+	Dial Dialer
+}
+
+// Dialer is net.Dialer's DialContext.
+type Dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+// ServeProxy listens as the proxy does until ctx ends.
+func (s Server) ServeProxy(ctx context.Context) error {
+	return s.serve(ctx, map[uint16]Role{portOutbound: RoleOutbound, portInbound: RoleInbound})
+}
+
+// ServeApplication listens as the application does until ctx ends.
+func (s Server) ServeApplication(ctx context.Context) error {
+	return s.serve(ctx, map[uint16]Role{portCaptured: RoleApplication, portEntering: RoleApplication, portExcluded: RoleApplication})
+}
+
+func (s Server) serve(ctx context.Context, ports map[uint16]Role) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for port, role := range ports {
+		var config net.ListenConfig
+		l, err := config.Listen(ctx, "tcp", fmt.Sprintf(":%d", port)) // both families
+		if err != nil {
+			return fmt.Errorf("listen as the %s side: %w", role, err)
+		}
+		g.Go(func() error { return s.accept(ctx, l, role) })
 	}
-	if err := json.Unmarshal(line, into); err != nil {
-		return fmt.Errorf("read a line: %w", err)
+	return g.Wait()
+}
+
+// dstKey is the key of a connection's destination in the contexts of its requests.
+type dstKey struct{}
+
+// accept says who takes the requests of a listener, until ctx ends.
+func (s Server) accept(ctx context.Context, l net.Listener, role Role) error {
+	server := &http.Server{
+		ReadTimeout: connectionLimit, WriteTimeout: connectionLimit,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, dstKey{}, s.Dst(c))
+		},
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			a := Answer{Role: role, Pod: s.Pod}
+			a.Dst, _ = r.Context().Value(dstKey{}).(netip.AddrPort)
+			if role == RoleOutbound {
+				a.Next, a.Fault = s.passOn(r.Context(), a.Dst, r.Header)
+			}
+			_ = json.NewEncoder(w).Encode(a) // the client may have gone
+		}),
+	}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })() // which ends Serve
+	if err := server.Serve(l); ctx.Err() == nil {
+		return fmt.Errorf("accept as the %s side: %w", role, err)
 	}
 	return nil
 }
 
-// writeLine writes one line of JSON.
-func writeLine(to io.Writer, what any) error {
-	return json.NewEncoder(to).Encode(what)
+// passOn connects to a destination as a proxy does. A request that has been passed on before comes from the proxy itself: that is a loop.
+func (s Server) passOn(ctx context.Context, dst netip.AddrPort, request http.Header) (*Answer, string) {
+	if request.Get(headerPassedOn) != "" {
+		return nil, "the proxy's own connection came back to the proxy"
+	}
+	a, err := s.Dial.ask(ctx, dst, http.Header{headerPassedOn: {"true"}}, nextLimit)
+	if err != nil {
+		return nil, err.Error()
+	}
+	return &a, ""
+}
+
+// ask makes one connection and reads its answer. Redirection is decided for each connection, so none is used again.
+func (d Dialer) ask(ctx context.Context, dst netip.AddrPort, header http.Header, limit time.Duration) (a Answer, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+dst.String(), http.NoBody)
+	if err != nil {
+		return a, fmt.Errorf("ask %s: %w", dst, err)
+	}
+	request.Header = header
+	response, err := (&http.Transport{DialContext: d, DisableKeepAlives: true}).RoundTrip(request)
+	if err != nil {
+		return a, fmt.Errorf("connect: %w", err)
+	}
+	defer response.Body.Close() //nolint:errcheck // only read
+	if err := json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(&a); err != nil {
+		return a, fmt.Errorf("ask %s: %w", dst, err)
+	}
+	return a, nil
 }

@@ -59,7 +59,7 @@ func (c Client) ask(ctx context.Context, method, path string, body []byte) (*htt
 	client := &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the token goes nowhere else
 		Transport: &http.Transport{
-			DisableKeepAlives: true, DialTLSContext: c.dialTLS,
+			DisableKeepAlives: true, TLSClientConfig: c.pinned(),
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.Dial(ctx) },
 		},
 	}
@@ -76,27 +76,13 @@ func (c Client) ask(ctx context.Context, method, path string, body []byte) (*htt
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return nil, plain(err)
+		return nil, orClosed(plain(err))
 	}
 	if response.StatusCode != http.StatusOK {
 		defer response.Body.Close() //nolint:errcheck // only read
 		return nil, refused(response)
 	}
 	return response, nil
-}
-
-// dialTLS connects to the agent that has the certificate.
-func (c Client) dialTLS(ctx context.Context, _, _ string) (net.Conn, error) {
-	conn, err := c.Dial(ctx)
-	if err != nil {
-		return nil, err
-	}
-	secured := tls.Client(conn, c.pinned())
-	if err := secured.HandshakeContext(ctx); err != nil {
-		_ = conn.Close() // the handshake's error says more
-		return nil, handshakeError(err)
-	}
-	return secured, nil
 }
 
 // ParseDocument returns the document that JSON holds. Fields of a newer agent are ignored.
@@ -153,10 +139,43 @@ func (c Client) pinned() *tls.Config {
 	}
 }
 
-// handshakeError says why an agent closes a connection at once. The kernel resets it if something was unread.
-func handshakeError(err error) error {
+// orClosed says why an agent closes a connection at once. The kernel resets it if something was unread.
+func orClosed(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
 		return errors.New("the agent closed the connection: too many requests from this address or in all; try again in some seconds")
 	}
-	return fmt.Errorf("TLS with the agent: %w", err)
+	return err
+}
+
+// Log writes the log of a pod's proxy. An error that the agent has answered with is a *Refusal.
+func (c Client) Log(ctx context.Context, namespace, name string, o LogOptions, w io.Writer) error {
+	response, err := c.ask(ctx, http.MethodGet, Path(namespace, name)+"/log?"+o.Query().Encode(), nil)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close() //nolint:errcheck // only read
+	if _, err := io.Copy(w, response.Body); err != nil {
+		return fmt.Errorf("read the agent's answer: %w", err)
+	}
+	if why := response.Trailer.Get(ErrorTrailer); why != "" {
+		return fmt.Errorf("the log was cut off: %s", why)
+	}
+	return nil
+}
+
+// Exec runs a command in a pod's proxy. An error that the agent has answered with is a *Refusal.
+func (c Client) Exec(ctx context.Context, namespace, name string, command Command) (out Output, err error) {
+	body, err := json.Marshal(command)
+	if err != nil {
+		return out, fmt.Errorf("encode the command: %w", err)
+	}
+	response, err := c.ask(ctx, http.MethodPost, Path(namespace, name)+"/exec", body)
+	if err != nil {
+		return out, err
+	}
+	defer response.Body.Close() //nolint:errcheck // only read
+	if err := json.NewDecoder(io.LimitReader(response.Body, 4*MaxOutput)).Decode(&out); err != nil {
+		return out, fmt.Errorf("read the agent's answer: %w", err)
+	}
+	return out, nil
 }

@@ -3,16 +3,19 @@ package inspect
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // Advise returns what to do about a document, the most urgent first.
 func Advise(d Document) []string {
 	var next []string
 	say := func(format string, args ...any) { next = append(next, fmt.Sprintf(format, args...)) }
+	namespace, name, _ := strings.Cut(d.Pod, "/")
 	switch {
 	case d.Asked.Invalid != "":
 		say("correct the setting that is named above; the agent follows within seconds, and rules that are in force stay until then")
@@ -22,7 +25,7 @@ func Advise(d Document) []string {
 		say("nothing, if the pod is to be left alone; else: %s", d.Asked.Reason)
 	}
 	if d.Programmed.Absent != "" {
-		say("the pod has no sandbox to look at: see `kubectl -n %s describe pod %s` for why it does not start", d.namespace(), d.name())
+		say("the pod has no sandbox to look at: see `kubectl -n %s describe pod %s` for why it does not start", namespace, name)
 	}
 	if d.Others.Owner != "" {
 		say("%s redirects this pod's traffic and the agent leaves it alone: to have the agent do it, keep %s from programming the pod and re-create it", d.Others.Owner, d.Others.Owner)
@@ -35,7 +38,7 @@ func Advise(d Document) []string {
 	}
 	next = append(next, d.adviseProxy()...)
 	if len(d.Programmed.Unheard) > 0 && !d.lacksProxy() {
-		say("%s: see whether the proxy's container runs and is ready: `kubectl -n %s describe pod %s`", d.Programmed.nobodyListens(), d.namespace(), d.name())
+		say("%s: see whether the proxy's container runs and is ready: `kubectl -n %s describe pod %s`", d.Programmed.nobodyListens(), namespace, name)
 	}
 	next = append(next, d.adviseDifference()...)
 	if len(next) == 0 {
@@ -47,25 +50,27 @@ func Advise(d Document) []string {
 	return next
 }
 
-// Reasons of the pod's condition that are about its proxy.
-const (
-	reasonProxyNotReady = "ProxyNotReady"
-	reasonProxyRefused  = "ProxyRefused"
-)
+// preempted reports whether foreign rules may decide before ours, and the pod's namespace does not accept that.
+func (d Document) preempted() bool {
+	accepted := slices.ContainsFunc(d.Asked.Settings, func(s intent.Setting) bool {
+		return s.Name == intent.SettingForeignRules && s.Value == intent.ForeignRulesWarn
+	})
+	return len(d.Others.Preempting) > 0 && !accepted
+}
 
 // adviseProxy is about a pod that has chosen a ProxyProfile. Without a ready proxy its connections are refused.
 func (d Document) adviseProxy() []string {
-	sidecar := fmt.Sprintf("`kubectl -n %s get managedproxies %s -o yaml`", d.namespace(), d.name())
+	namespace, name, _ := strings.Cut(d.Pod, "/")
 	switch {
 	case d.Asked.Profile == "":
-	case d.Reported.Reason == reasonProxyRefused:
+	case d.Reported.Reason == podreport.ReasonProxyRefused:
 		return []string{"the pod has no proxy of the ProxyProfile " + d.Asked.Profile + ": change the pod or the profile as the report on the pod says"}
 	case !d.Agent.RunsProxies && d.Programmed.Backend != "":
 		return []string{"the agent runs no proxies (sidecars.enabled is off) and nobody looks after this pod's: if it ends, the pod's connections are refused; re-create the pod, or switch it on again"}
 	case !d.Agent.RunsProxies && !d.Asked.Expected: // otherwise the reason has been given
 		return []string{"the pod's namespace chooses the ProxyProfile " + d.Asked.Profile + " and the agent runs no proxies: switch sidecars.enabled on, or take the annotation away"}
-	case d.Reported.Reason == reasonProxyNotReady:
-		return []string{"the rules lead to a proxy that is not ready, so the pod's connections are refused: " + sidecar + " says why, and what to do"}
+	case d.Reported.Reason == podreport.ReasonProxyNotReady:
+		return []string{"the rules lead to a proxy that is not ready, so the pod's connections are refused: `kubectl -n " + namespace + " get managedproxies " + name + " -o yaml` says why, and what to do"}
 	}
 	return nil
 }
@@ -73,7 +78,7 @@ func (d Document) adviseProxy() []string {
 // lacksProxy reports whether the pod has no proxy that is ready, as far as its report says.
 func (d Document) lacksProxy() bool {
 	off := !d.Agent.RunsProxies && d.Programmed.Backend == "" && d.Programmed.Absent == ""
-	return d.Asked.Profile != "" && (off || d.Reported.Reason == reasonProxyNotReady || d.Reported.Reason == reasonProxyRefused)
+	return d.Asked.Profile != "" && (off || d.Reported.Reason == podreport.ReasonProxyNotReady || d.Reported.Reason == podreport.ReasonProxyRefused)
 }
 
 // nobodyListens says that connections are refused, as the report on the pod does.
@@ -82,7 +87,7 @@ func (p Programmed) nobodyListens() string {
 	for i, port := range p.Unheard {
 		ports[i] = strconv.Itoa(int(port))
 	}
-	return "nobody listens on " + strings.Join(ports, " and ") + ": connections are refused"
+	return podreport.NobodyListens + strings.Join(ports, " and ") + ": connections are refused"
 }
 
 func (d Document) adviseDifference() []string {
@@ -91,7 +96,7 @@ func (d Document) adviseDifference() []string {
 		return []string{"the kernel could not be asked; look again in some seconds, and if it stays so, at the agent's log: " + d.agentLog()}
 	case d.Agreement.Verdict != Differ || d.Others.Owner != "":
 		return nil
-	case d.Reported.Reason == "Contended":
+	case d.Reported.Reason == podreport.ReasonContended:
 		return []string{"somebody keeps changing the rules, and the agent puts them back with pauses: find the process of the pod or the node that does, and stop it"}
 	}
 	if d.Agent.VerifyInterval == "0s" {

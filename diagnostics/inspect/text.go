@@ -36,17 +36,12 @@ func (t Text) Print(w io.Writer, d Document) error {
 	for _, step := range d.Next {
 		p.line("  - %s", step)
 	}
-	if p.err != nil {
-		return p.err
-	}
 	return p.out.Flush()
 }
 
-// printer writes lines, and remembers the first error.
 type printer struct {
 	out  *tabwriter.Writer
 	wide bool
-	err  error
 }
 
 // line writes one line. Tabs of the format separate columns, tabs of arguments do not.
@@ -56,9 +51,7 @@ func (p *printer) line(format string, args ...any) {
 			args[i] = printable.Line(text)
 		}
 	}
-	if _, err := fmt.Fprintf(p.out, format+"\n", args...); p.err == nil {
-		p.err = err
-	}
+	_, _ = fmt.Fprintf(p.out, format+"\n", args...) // an error comes again with Flush
 }
 
 // title ends the columns of the section before.

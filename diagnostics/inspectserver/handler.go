@@ -4,14 +4,17 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"istio-pod-network-controller/diagnostics/inspect"
@@ -19,51 +22,58 @@ import (
 	"istio-pod-network-controller/internal/netns"
 )
 
-// inspectHandler answers requests for documents, all others with 404.
-type inspectHandler struct {
-	// document returns a document, or a *inspect.Refusal.
-	document func(ctx context.Context, namespace, name string) (inspect.Document, error)
+// handler answers requests about pods, all others with 404.
+type handler struct {
+	look *Looker
 	// check returns nil if the owner of a token has a right to a pod, and else a *inspect.Refusal. nil: whoever can connect may.
 	check func(ctx context.Context, token string, to right, namespace, name string) error
-	// proxies serves logs and commands of proxies; nil: they are not served.
-	proxies *proxyHandler
+	// proxies are the proxies whose logs and commands are served, as many in parallel as line has places; nil: they are not served.
+	proxies ProxyAccess
+	line    chan struct{}
 }
 
-func (h inspectHandler) mux() *http.ServeMux {
+// answer answers a request about a pod, or returns an error, best a *inspect.Refusal. ctx ends soon, that of the request does not.
+type answer func(ctx context.Context, w http.ResponseWriter, r *http.Request, namespace, name string) error
+
+func (h handler) mux() *http.ServeMux {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+inspect.Route, h.serve)
+	mux.HandleFunc("GET "+inspect.Route, h.serve(rightToGet(), h.document))
 	if h.proxies != nil {
-		mux.HandleFunc("GET "+inspect.LogRoute, h.proxies.serve(h, rightToLog(), h.proxies.log))
-		mux.HandleFunc("POST "+inspect.ExecRoute, h.proxies.serve(h, rightToExec(), h.proxies.exec))
+		mux.HandleFunc("GET "+inspect.LogRoute, h.serve(rightToLog(), h.inLine(h.log)))
+		mux.HandleFunc("POST "+inspect.ExecRoute, h.serve(rightToExec(), h.inLine(h.exec)))
 	}
 	return mux
 }
 
-func (h inspectHandler) serve(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), timeout)
-	defer cancel()
-	doc, err := h.answer(ctx, r)
-	if err != nil {
-		refuse(w, err)
-		return
+// serve returns a handler of requests whose caller has a right.
+func (h handler) serve(to right, answer answer) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), timeout)
+		defer cancel()
+		namespace, name, err := h.admit(ctx, r, to)
+		if err == nil {
+			err = answer(ctx, w, r, namespace, name)
+		}
+		if err != nil {
+			refuse(w, err)
+		}
 	}
-	writeJSON(w, http.StatusOK, doc)
 }
 
-func (h inspectHandler) answer(ctx context.Context, r *http.Request) (doc inspect.Document, err error) {
-	namespace, name, err := h.admit(ctx, r, rightToGet())
-	if err != nil {
-		return doc, err
-	}
-	err = netns.Contain(func() error { doc, err = h.document(ctx, namespace, name); return err })
+func (h handler) document(ctx context.Context, w http.ResponseWriter, _ *http.Request, namespace, name string) error {
+	var doc inspect.Document
+	err := netns.Contain(func() (err error) { doc, err = h.look.Document(ctx, namespace, name); return err })
 	if p, ok := errors.AsType[*netns.PanicError](err); ok {
 		ctrl.Log.Error(p, "inspect panicked", "pod", namespace+"/"+name, "stack", string(p.Stack))
 	}
-	return doc, err
+	if err == nil {
+		writeJSON(w, http.StatusOK, doc)
+	}
+	return err
 }
 
 // admit returns which pod a request is about, if its caller has a right to it, and else a *inspect.Refusal.
-func (h inspectHandler) admit(ctx context.Context, r *http.Request, to right) (namespace, name string, err error) {
+func (h handler) admit(ctx context.Context, r *http.Request, to right) (namespace, name string, err error) {
 	namespace, name = r.PathValue("namespace"), r.PathValue("name")
 	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
 		return "", "", &inspect.Refusal{Code: http.StatusBadRequest, Message: "want the path " + inspect.Path("NAMESPACE", "POD")}
@@ -157,3 +167,51 @@ func (t *tunnel) Close() error { t.end(); return nil }
 
 // Addr returns an address that says what this is.
 func (t *tunnel) Addr() net.Addr { return &net.UnixAddr{Net: "tunnel", Name: inspect.TunnelPath} }
+
+// allowedTime is how long an answer of the API server about a caller counts.
+const allowedTime = 10 * time.Second
+
+// callers knows the rights of callers to pods. An accepted connection costs the API server two questions at most (rate). Connections are
+// limited by address, and questions are not: with a smaller limit, one address could use up the questions of all.
+type callers struct{ authorizer *apiauth.Authorizer }
+
+// newCallers uses a client with a rate limit of its own, so that callers do not use up the agent's requests.
+func newCallers(config *rest.Config) (callers, error) {
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst, config.Timeout = 2*rate, 2*burst, timeout
+	config.RateLimiter, config.ContentType = nil, "application/json"
+	reviews, err := apiauth.NewClient(config, nil)
+	if err != nil {
+		return callers{}, err
+	}
+	return callers{apiauth.New(reviews, apiauth.Options{
+		AllowedTime: allowedTime, PerSecond: rate, AtOnce: burst, Audience: inspect.Audience,
+	})}, nil
+}
+
+// right is what a caller wants to do with a pod: a verb with the pod, or with a part of it.
+type right struct{ verb, part string }
+
+// kubectl needs the same rights.
+func rightToGet() right  { return right{verb: "get"} }
+func rightToLog() right  { return right{"get", "log"} }
+func rightToExec() right { return right{"create", "exec"} }
+
+// String is the right as in "get pods/log".
+func (r right) String() string { return strings.TrimSuffix(r.verb+" pods/"+r.part, "/") }
+
+// check returns nil if the owner of the token has a right to the pod, and else a *inspect.Refusal. It does not look whether there is such a pod.
+func (c callers) check(ctx context.Context, token string, to right, namespace, name string) error {
+	err := c.authorizer.Authorize(ctx, token, apiauth.Attributes{Verb: to.verb, Resource: "pods", Subresource: to.part, Namespace: namespace, Name: name})
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, apiauth.ErrUnauthenticated):
+		return &inspect.Refusal{Code: http.StatusUnauthorized, Message: "the API server does not accept this token: it may have expired; log in again"}
+	case errors.Is(err, apiauth.ErrForbidden):
+		return &inspect.Refusal{Code: http.StatusForbidden, Message: fmt.Sprintf("not allowed: this takes the right to %s of pod %s in namespace %s", to, name, namespace)}
+	case errors.Is(err, apiauth.ErrBusy):
+		return &inspect.Refusal{Code: http.StatusServiceUnavailable, Message: err.Error()}
+	}
+	return &inspect.Refusal{Code: http.StatusInternalServerError, Message: "the agent could not ask the API server about the caller: " + err.Error()}
+}

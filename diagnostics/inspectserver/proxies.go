@@ -30,51 +30,24 @@ type ProxyAccess interface {
 	Exec(ctx context.Context, namespace, pod string, command []string, out, errOut io.Writer) (code int, err error)
 }
 
-// proxyHandler answers requests for logs and commands of proxies, for callers with the right to the pod's own.
-type proxyHandler struct {
-	knows func(ctx context.Context, namespace, name string) error
-	to    ProxyAccess
-	line  chan struct{}
-}
-
-// newProxyHandler returns nil if the agent runs no proxies.
-func newProxyHandler(knows func(ctx context.Context, namespace, name string) error, to ProxyAccess) *proxyHandler {
-	if to == nil {
-		return nil
-	}
-	return &proxyHandler{knows: knows, to: to, line: make(chan struct{}, proxiesAtOnce)}
-}
-
-// serve returns a handler of requests whose caller has a right.
-func (p *proxyHandler) serve(h inspectHandler, to right, answer func(w http.ResponseWriter, r *http.Request, namespace, name string) error) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), timeout)
-		namespace, name, err := h.admit(ctx, r, to)
-		if err == nil {
-			err = p.knows(ctx, namespace, name)
+// inLine answers about proxies of this node's pods, proxiesAtOnce in parallel.
+func (h handler) inLine(answer answer) answer {
+	return func(ctx context.Context, w http.ResponseWriter, r *http.Request, namespace, name string) error {
+		if err := h.look.knows(ctx, namespace, name); err != nil {
+			return err
 		}
-		cancel()
-		if err == nil {
-			err = p.inLine(func() error { return answer(w, r, namespace, name) })
+		select {
+		case h.line <- struct{}{}:
+			defer func() { <-h.line }()
+			return answer(ctx, w, r, namespace, name)
+		default:
+			return &inspect.Refusal{Code: http.StatusServiceUnavailable, Message: "the agent serves as many logs and commands as it may: try again later"}
 		}
-		if err != nil {
-			refuse(w, err)
-		}
-	}
-}
-
-func (p *proxyHandler) inLine(f func() error) error {
-	select {
-	case p.line <- struct{}{}:
-		defer func() { <-p.line }()
-		return f()
-	default:
-		return &inspect.Refusal{Code: http.StatusServiceUnavailable, Message: "the agent serves as many logs and commands as it may: try again later"}
 	}
 }
 
 // log streams the log. Once something was written, an error is a trailer.
-func (p *proxyHandler) log(w http.ResponseWriter, r *http.Request, namespace, name string) error {
+func (h handler) log(_ context.Context, w http.ResponseWriter, r *http.Request, namespace, name string) error {
 	options, err := inspect.LogOptionsOf(r.URL.Query())
 	if err != nil {
 		return &inspect.Refusal{Code: http.StatusBadRequest, Message: err.Error()}
@@ -87,7 +60,7 @@ func (p *proxyHandler) log(w http.ResponseWriter, r *http.Request, namespace, na
 	defer cancel()
 	w.Header().Set("Trailer", inspect.ErrorTrailer)
 	out := &flushing{w: w, control: control}
-	err = p.to.Log(ctx, namespace, name, options, out)
+	err = h.proxies.Log(ctx, namespace, name, options, out)
 	if err := control.SetWriteDeadline(time.Now().Add(writeTime)); err != nil { // the last write may be long ago
 		return err
 	}
@@ -119,7 +92,7 @@ func (f *flushing) Write(text []byte) (int, error) {
 }
 
 // exec runs a command without input, and answers once it has ended.
-func (p *proxyHandler) exec(w http.ResponseWriter, r *http.Request, namespace, name string) error {
+func (h handler) exec(_ context.Context, w http.ResponseWriter, r *http.Request, namespace, name string) error {
 	var command inspect.Command
 	if err := json.NewDecoder(io.LimitReader(r.Body, inspect.MaxCommand)).Decode(&command); err != nil || len(command.Args) == 0 {
 		return &inspect.Refusal{Code: http.StatusBadRequest, Message: "want a command"}
@@ -130,24 +103,11 @@ func (p *proxyHandler) exec(w http.ResponseWriter, r *http.Request, namespace, n
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), ExecTime)
 	defer cancel()
-	var out, errOut shortened
-	code, err := p.to.Exec(ctx, namespace, name, command.Args, &out, &errOut)
+	out, errOut := inspect.Clipped{Most: inspect.MaxOutput}, inspect.Clipped{Most: inspect.MaxOutput}
+	code, err := h.proxies.Exec(ctx, namespace, name, command.Args, &out, &errOut)
 	if err != nil {
 		return &inspect.Refusal{Code: http.StatusNotFound, Message: err.Error()}
 	}
-	writeJSON(w, http.StatusOK, inspect.Output{Out: out.text, Err: errOut.text, Code: code, Cut: out.cut || errOut.cut})
+	writeJSON(w, http.StatusOK, inspect.Output{Out: out.Text, Err: errOut.Text, Code: code, Cut: out.Cut || errOut.Cut})
 	return nil
-}
-
-// shortened keeps the first MaxOutput bytes.
-type shortened struct {
-	text []byte
-	cut  bool
-}
-
-// Write never fails: the rest is left out.
-func (s *shortened) Write(text []byte) (int, error) {
-	kept := text[:min(len(text), inspect.MaxOutput-len(s.text))]
-	s.text, s.cut = append(s.text, kept...), s.cut || len(kept) < len(text)
-	return len(text), nil
 }

@@ -208,7 +208,7 @@ func TestProxyHandler_quietLogEnds_endIsSent(t *testing.T) {
 		w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
 		time.AfterFunc(10*time.Minute, func() { close(proxies.more) })
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/?follow=true&tail=-1", nil)
-		err := newProxyHandler(nil, proxies).log(w, r, "shop", "cart")
+		err := handler{proxies: proxies}.log(t.Context(), w, r, "shop", "cart")
 		if left := time.Until(w.write); err != nil || left != writeTime {
 			t.Errorf("%s are left for the end, error %v", left, err)
 		}

@@ -44,7 +44,7 @@ func (i Server) Serve(ctx context.Context, config *rest.Config) (stop func()) {
 		if err != nil {
 			logr.FromContextOrDiscard(ctx).Error(err, "inspect not served on a socket")
 		} else {
-			stops = append(stops, serveOn(l, inspectHandler{document: i.Look.Document}.mux()))
+			stops = append(stops, serveOn(l, handler{look: i.Look}.mux()))
 		}
 	}
 	if i.Addr != "" {
@@ -73,7 +73,7 @@ func (i Server) serveTLS(ctx context.Context, config *rest.Config) (stop func(),
 		return nil, err
 	}
 	secured := &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}}
-	documents := inspectHandler{document: i.Look.Document, check: who.check, proxies: newProxyHandler(i.Look.knows, i.Proxies)}.mux()
+	documents := handler{look: i.Look, check: who.check, proxies: i.Proxies, line: make(chan struct{}, proxiesAtOnce)}.mux()
 	listen := func(ctx context.Context) (net.Listener, error) {
 		l, port, err := serving.Below(ctx, i.Addr, ports)
 		if err == nil {
@@ -84,10 +84,11 @@ func (i Server) serveTLS(ctx context.Context, config *rest.Config) (stop func(),
 	return i.Ports.Serve(ctx, "inspect", listen, func(ctx context.Context, l net.Listener) error {
 		inside := newTunnel()
 		defer serveOn(tls.NewListener(inside, secured), documents)()
+		limits := serving.Bounds{RateEach: rateEach, Rate: rate, BurstEach: burstEach, Burst: burst, OpenEach: openEach, Open: open}
 		outside := http.NewServeMux()
 		outside.Handle("/", documents)
 		outside.Handle("GET "+inspect.TunnelPath, inside)
-		defer serveOn(tls.NewListener(serving.Limit(l, bounds()), secured), outside)()
+		defer serveOn(tls.NewListener(serving.Limit(l, limits), secured), outside)()
 		<-ctx.Done()
 		return nil
 	}), nil
@@ -103,10 +104,6 @@ const (
 	openEach  = 8
 	open      = 32
 )
-
-func bounds() serving.Bounds {
-	return serving.Bounds{RateEach: rateEach, Rate: rate, BurstEach: burstEach, Burst: burst, OpenEach: openEach, Open: open}
-}
 
 // serveOn serves until stop is called, which cuts off what is being answered.
 func serveOn(l net.Listener, handler http.Handler) (stop func()) {

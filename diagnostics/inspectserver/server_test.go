@@ -254,7 +254,7 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 func TestAdmit_scheme_isInAnyLetters(t *testing.T) {
 	for _, scheme := range []string{"Bearer", "bearer", "BEARER"} {
 		var told string
-		h := inspectHandler{check: func(_ context.Context, token string, _ right, _, _ string) error { told = token; return nil }}
+		h := handler{check: func(_ context.Context, token string, _ right, _, _ string) error { told = token; return nil }}
 		r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
 		r.SetPathValue("namespace", "shop")
 		r.SetPathValue("name", "cart")

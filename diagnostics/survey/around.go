@@ -24,21 +24,21 @@ func around(ctx context.Context, client kubernetes.Interface, o Options) (a aske
 }
 
 func askNodes(ctx context.Context, client kubernetes.Interface, o Options, a *asked) (err error) {
-	list := metav1.ListOptions{}
-	if o.Node != "" {
-		list.FieldSelector = "metadata.name=" + o.Node
-	}
-	a.nodes, err = cluster.All(ctx, client.CoreV1().Nodes().List, list, func(n *corev1.Node) (corev1.Node, bool) { return *n, true })
-	switch {
-	case apierrors.IsForbidden(err):
-		a.missing = append(a.missing, lacks("nodes", "")+"nodes without an agent are not shown")
-		return nil
-	case err != nil:
-		return fmt.Errorf("list nodes: %w", err)
-	case o.Node != "" && len(a.nodes) == 0:
+	a.nodes, err = cluster.Nodes(ctx, client, o.Node)
+	if a.nodesListed = err == nil; a.nodesListed && o.Node != "" && len(a.nodes) == 0 {
 		return fmt.Errorf("node %q does not exist", o.Node)
 	}
-	a.nodesListed = true
+	return a.without(err, "list nodes", lacks("nodes", "")+"nodes without an agent are not shown")
+}
+
+// without notes what is missing for want of a right. Any other error is returned, with what was tried.
+func (a *asked) without(err error, tried, missing string) error {
+	switch {
+	case apierrors.IsForbidden(err):
+		a.missing = append(a.missing, missing)
+	case err != nil:
+		return fmt.Errorf("%s: %w", tried, err)
+	}
 	return nil
 }
 
@@ -50,12 +50,8 @@ func askAgents(ctx context.Context, client kubernetes.Interface, o Options, a *a
 		in = agentstatus.Name
 		a.agents, err = cluster.Agents(ctx, client, in, o.Node)
 	}
-	switch {
-	case apierrors.IsForbidden(err):
-		a.missing = append(a.missing, lacks("pods", in)+"agents are not shown; --agent-namespace says where they are")
-		return nil
-	case err != nil:
-		return fmt.Errorf("list agents: %w", err)
+	if err != nil {
+		return a.without(err, "list agents", lacks("pods", in)+"agents are not shown; --agent-namespace says where they are")
 	}
 	// Where only one namespace was asked, and has no agents, they may be in another one.
 	a.agentsListed = in == o.AgentNamespace || len(a.agents) > 0
@@ -82,27 +78,17 @@ func askNamespaces(ctx context.Context, client kubernetes.Interface, o Options, 
 		a.namespaces[ns.Name] = ns
 		return none, false
 	})
-	switch {
-	case apierrors.IsForbidden(err):
-		a.missing = append(a.missing, lacks("namespaces", "")+"pods for which only their namespace asks are shown once they have a report")
-		return nil
-	case err != nil:
-		return fmt.Errorf("list namespaces: %w", err)
-	}
-	return nil
+	return a.without(err, "list namespaces", lacks("namespaces", "")+"pods for which only their namespace asks are shown once they have a report")
 }
 
 func askNamespace(ctx context.Context, client kubernetes.Interface, name string, a *asked) error {
 	ns, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	switch {
-	case apierrors.IsForbidden(err):
-		a.missing = append(a.missing, `this account lacks the right "get namespaces" for namespace `+name+
-			": pods for which only their namespace asks are shown once they have a report")
-		return nil
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("namespace %q does not exist", name)
 	case err != nil:
-		return fmt.Errorf("get namespace %s: %w", name, err)
+		return a.without(err, "get namespace "+name, `this account lacks the right "get namespaces" for namespace `+name+
+			": pods for which only their namespace asks are shown once they have a report")
 	}
 	a.namespaces[name] = ns
 	if ns.DeletionTimestamp != nil || ns.Status.Phase == corev1.NamespaceTerminating {

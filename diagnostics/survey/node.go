@@ -33,7 +33,11 @@ type Node struct {
 func nodesOf(nodes []corev1.Node, listed bool, agents []cluster.Agent, client string, now time.Time) []Node {
 	rows := map[string]*Node{}
 	for i := range nodes {
-		rows[nodes[i].Name] = &Node{Name: nodes[i].Name, Notes: nodeNotes(&nodes[i])}
+		row := &Node{Name: nodes[i].Name}
+		if status := cluster.NodeReady(&nodes[i]).Status; status != "" && status != corev1.ConditionTrue {
+			row.Notes = []string{"the node is not ready"}
+		}
+		rows[row.Name] = row
 	}
 	for node, here := range byNode(agents) {
 		row := rows[node]
@@ -51,13 +55,6 @@ func nodesOf(nodes []corev1.Node, listed bool, agents []cluster.Agent, client st
 		out = append(out, *rows[name])
 	}
 	return out
-}
-
-func nodeNotes(node *corev1.Node) []string {
-	if status := cluster.NodeReady(node).Status; status != "" && status != corev1.ConditionTrue {
-		return []string{"the node is not ready"}
-	}
-	return nil
 }
 
 // byNode returns the agents of each node, the one in charge first.

@@ -11,6 +11,7 @@ import (
 	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podreport"
+	"istio-pod-network-controller/internal/printable"
 )
 
 // State is how a pod stands.
@@ -103,12 +104,12 @@ func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
 	} else {
 		out.State, out.Message = at.unreported(pod, want, profile)
 	}
-	out.Message = strings.TrimPrefix(strings.Join(append([]string{out.Message}, near...), "; "), "; ")
+	out.Message = printable.Joined(out.Message, strings.Join(near, "; "))
 	if runs := out.State == Programmed || out.State == ProxyNotReady; runs && profile != "" && !at.proxiesOn(out.Node) {
-		out.Message = strings.TrimPrefix(out.Message+"; the agent of node "+out.Node+" runs no proxies now: nobody looks after the pod's, so re-create the pod, or switch sidecars.enabled on", "; ")
+		out.Message = printable.Joined(out.Message, "the agent of node "+out.Node+" runs no proxies now: nobody looks after the pod's, so re-create the pod, or switch sidecars.enabled on")
 	}
 	if watched := !slices.Contains([]State{NoAgent, Skipped, Removed, Others}, out.State); watched && out.Node != "" && at.withoutAgent(out.Node) {
-		out.Message = strings.TrimPrefix(out.Message+"; node "+out.Node+" has no agent now: nobody repairs the rules", "; ")
+		out.Message = printable.Joined(out.Message, "node "+out.Node+" has no agent now: nobody repairs the rules")
 	}
 	return out, true
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"istio-pod-network-controller/diagnostics/cluster"
+	"istio-pod-network-controller/internal/printable"
 )
 
 // Options say what is asked.
@@ -78,7 +79,10 @@ func Ask(ctx context.Context, client kubernetes.Interface, o Options) (Report, e
 // addPods lists the pods. Without the right to list all namespaces, it lists the Fallback.
 func addPods(ctx context.Context, client kubernetes.Interface, r *Report, o Options, a asked, now time.Time) error {
 	at := place{now: now, withoutAgent: a.withoutAgent(r.Nodes), proxiesOn: a.proxiesOn()}
-	list := metav1.ListOptions{LabelSelector: o.Labels, FieldSelector: fieldsOf(o)}
+	list := metav1.ListOptions{LabelSelector: o.Labels, FieldSelector: "status.phase!=Succeeded,status.phase!=Failed"} // they need nothing any more
+	if o.Node != "" {
+		list.FieldSelector += ",spec.nodeName=" + o.Node
+	}
 	page := func(ctx context.Context, list metav1.ListOptions) (*corev1.PodList, error) {
 		return client.CoreV1().Pods(r.Namespace).List(ctx, list)
 	}
@@ -104,15 +108,6 @@ func addPods(ctx context.Context, client kubernetes.Interface, r *Report, o Opti
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 	return nil
-}
-
-// fieldsOf returns the field selector of pods: pods that have finished need nothing any more.
-func fieldsOf(o Options) string {
-	unfinished := "status.phase!=Succeeded,status.phase!=Failed"
-	if o.Node != "" {
-		return unfinished + ",spec.nodeName=" + o.Node
-	}
-	return unfinished
 }
 
 // lacks begins a sentence about a missing right.
@@ -156,13 +151,6 @@ func (r *Report) countAsking(listed bool) {
 			continue
 		}
 		n.Asking = asking[n.Name]
-		n.Trouble = append(n.Trouble, fmt.Sprintf("no agent, and %s here", ask(n.Asking)))
+		n.Trouble = append(n.Trouble, fmt.Sprintf("no agent, and %s %s here", printable.Count(n.Asking, "pod"), map[bool]string{true: "asks", false: "ask"}[n.Asking == 1]))
 	}
-}
-
-func ask(n int) string {
-	if n == 1 {
-		return "1 pod asks"
-	}
-	return fmt.Sprintf("%d pods ask", n)
 }

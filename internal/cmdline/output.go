@@ -72,3 +72,11 @@ func ValidTimeout(timeout time.Duration) error {
 	}
 	return nil
 }
+
+// ValidName returns an error for a flag's value in which faults finds some, such as a function of apimachinery's validation. Empty is valid.
+func ValidName(flag, value string, faults func(string) []string) error {
+	if found := faults(value); value != "" && len(found) > 0 {
+		return fmt.Errorf("--%s: value %q: %s", flag, value, strings.Join(found, "; "))
+	}
+	return nil
+}

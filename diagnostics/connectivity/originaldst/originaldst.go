@@ -11,10 +11,14 @@ import (
 
 // Of returns the destination that the client dialled: from connection tracking, or the local address of a connection that was not
 // redirected.
-func Of(c *net.TCPConn) netip.AddrPort {
+func Of(c net.Conn) netip.AddrPort {
 	local, ok := c.LocalAddr().(*net.TCPAddr)
-	raw, err := c.SyscallConn()
-	if err != nil || !ok {
+	tcp, isTCP := c.(*net.TCPConn)
+	if !ok || !isTCP {
+		return netip.AddrPort{}
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
 		return netip.AddrPort{}
 	}
 	addr, port, domain := local.AddrPort().Addr().Unmap(), local.AddrPort().Port(), syscall.AF_INET6
