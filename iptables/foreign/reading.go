@@ -2,6 +2,7 @@ package foreign
 
 import (
 	"math"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -109,7 +110,7 @@ func (r *reading) address(p pattern, source, not bool) {
 	if r.anywhere {
 		return
 	}
-	if around := r.around(); around.known && !around.hasAddress(p) {
+	if around := r.around(); around.known && !slices.ContainsFunc(around.local, p.meets) {
 		r.misses = true
 	}
 }

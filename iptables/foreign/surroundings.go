@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 )
@@ -25,16 +24,16 @@ const (
 	routeHeaderSize = 12 // struct rtmsg
 )
 
-// aroundOf returns a function that reads a namespace's surroundings once. It is for a thread inside the namespace.
-func aroundOf(ns *netns.NS, end time.Time) func() surroundings {
+// around returns a function that reads the namespace's surroundings once.
+func (n native) around() func() surroundings {
 	return sync.OnceValue(func() (out surroundings) {
-		conn, err := ns.Netlink(unix.NETLINK_ROUTE)
+		conn, err := n.ns.Netlink(unix.NETLINK_ROUTE)
 		if err != nil {
 			return out
 		}
 		err = rawnetlink.Uninterrupted(func() error {
 			out = surroundings{known: true, devices: map[uint32]string{}}
-			return errors.Join(out.readDevices(conn, end), out.readAddresses(conn, end, unix.AF_INET), out.readAddresses(conn, end, unix.AF_INET6))
+			return errors.Join(out.readDevices(conn, n.end), out.readAddresses(conn, n.end, unix.AF_INET), out.readAddresses(conn, n.end, unix.AF_INET6))
 		})
 		out.known = out.known && err == nil
 		return out

@@ -46,11 +46,7 @@ func (r *reading) target(name string, revision uint32, info []byte) {
 			r.do(setsMark)
 		}
 	default:
-		e := targetEffects()[name]
-		r.do(e)
-		if e == 0 && !harmlessTarget(name) {
-			r.puzzle("target " + name)
-		}
+		r.byName("target", name)
 	}
 }
 
