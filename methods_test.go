@@ -16,12 +16,7 @@ func TestTypes_ofTheProxyManager_areSmallAndEmbedNoOther(t *testing.T) {
 	for _, p := range packagesOf(t, manager) {
 		methods := map[string]int{}
 		for _, file := range p.syntax {
-			for _, d := range file.Decls {
-				if f, is := d.(*ast.FuncDecl); is && f.Recv != nil {
-					of, _, _ := strings.Cut(namesIn(&ast.File{Name: file.Name, Decls: []ast.Decl{f}})[0], ".")
-					methods[of]++
-				}
-			}
+			countMethods(file, methods)
 		}
 		for of, n := range methods {
 			if n > mostMethods {
@@ -30,11 +25,9 @@ func TestTypes_ofTheProxyManager_areSmallAndEmbedNoOther(t *testing.T) {
 		}
 		for _, file := range p.syntax {
 			ast.Inspect(file, func(n ast.Node) bool {
-				if s, is := n.(*ast.StructType); is {
-					for _, f := range s.Fields.List {
-						if name := embedded(f); methods[name] > 0 {
-							t.Errorf("%s: a struct embeds the object %s", p.path, name)
-						}
+				for _, name := range embedded(n) {
+					if methods[name] > 0 {
+						t.Errorf("%s: a struct embeds the object %s", p.path, name)
 					}
 				}
 				return true
@@ -43,17 +36,30 @@ func TestTypes_ofTheProxyManager_areSmallAndEmbedNoOther(t *testing.T) {
 	}
 }
 
-// embedded returns the name of the type that a field embeds, or "".
-func embedded(f *ast.Field) string {
-	if len(f.Names) > 0 {
-		return ""
+// countMethods counts the methods of a file by their type.
+func countMethods(file *ast.File, methods map[string]int) {
+	for _, d := range file.Decls {
+		if f, is := d.(*ast.FuncDecl); is && f.Recv != nil {
+			of, _, _ := strings.Cut(namesIn(&ast.File{Name: file.Name, Decls: []ast.Decl{f}})[0], ".")
+			methods[of]++
+		}
 	}
-	of := f.Type
-	if pointer, is := of.(*ast.StarExpr); is {
-		of = pointer.X
+}
+
+// embedded returns the names of the types that a struct embeds.
+func embedded(n ast.Node) (names []string) {
+	s, is := n.(*ast.StructType)
+	if !is {
+		return nil
 	}
-	if name, is := of.(*ast.Ident); is {
-		return name.Name
+	for _, f := range s.Fields.List {
+		of := f.Type
+		if pointer, is := of.(*ast.StarExpr); is {
+			of = pointer.X
+		}
+		if name, is := of.(*ast.Ident); is && len(f.Names) == 0 {
+			names = append(names, name.Name)
+		}
 	}
-	return ""
+	return names
 }

@@ -51,7 +51,7 @@ type Options struct {
 	// Sidecars has the agent run the proxies of pods that choose a ProxyProfile. SidecarRoot is the directory in memory for their
 	// files, at the same path for the agent and the runtime. SidecarSecrets is the directory with a volume for each Secret that profiles
 	// may name.
-	Sidecars                    bool
+	Sidecars                                     bool
 	SidecarRoot, SidecarSecrets, SidecarProfiles string
 	// SharedRoot is the directory in memory for the configuration of the proxies that the node's pods share, at the same path for the agent
 	// and the kubelet. If it is empty, there are none.

@@ -79,11 +79,9 @@ func (n *fakeNode) made(p *fakeProxy) intent.ManagedProxy {
 	for _, spec := range append(slices.Clone(n.earlier), n.profile.Spec) {
 		if profile.HashOf(spec) == p.Hash {
 			object := v1alpha1.ProxyProfile{ObjectMeta: n.profile.ObjectMeta, Spec: spec}
-			version, err := profile.Compile(&object)
-			if err != nil {
-				panic(err)
+			if version, err := profile.Compile(&object); err == nil {
+				return version.ManagedProxy()
 			}
-			return version.ManagedProxy()
 		}
 	}
 	return intent.ManagedProxy{}

@@ -59,35 +59,41 @@ func TestLater_firstVersionFails_podsStayAsTheyWere(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-				n.later = true
 				if c.behave != nil {
 					n.behave = only(c.behave, image(1))
 				}
 				n.failures["pull"] = c.pull
-				m, stop := agent()
-				uids := followMany(m, 8)
-				after(2 * time.Minute)
-				waiting := 0
-				for _, uid := range uids {
-					if n.said[uid].State == v1alpha1.Starting && n.said[uid].Failure == "" {
-						waiting++
-					}
-				}
-				if len(n.rules) > 0 || waiting < 4 {
-					t.Errorf("%d pods have rules, %d wait", len(n.rules), waiting)
-				}
-				stop()
-				m, stop = agent()
-				defer stop()
-				followMany(m, 8)
-				delete(n.failures, "pull")
-				n.changeTo(m, 2)
-				after(time.Minute)
-				n.mustServe(t, uids, 2)
-				if len(n.rules) != len(uids) {
-					t.Errorf("%d pods have rules", len(n.rules))
-				}
+				n.mustStayAsTheyWere(t, agent)
 			})
 		})
+	}
+}
+
+// mustStayAsTheyWere has eight pods choose the profile, whose first version fails, and then works.
+func (n *fakeNode) mustStayAsTheyWere(t *testing.T, agent func() (*Manager, func())) {
+	t.Helper()
+	n.later = true
+	m, stop := agent()
+	uids := followMany(m, 8)
+	after(2 * time.Minute)
+	waiting := 0
+	for _, uid := range uids {
+		if n.said[uid].State == v1alpha1.Starting && n.said[uid].Failure == "" {
+			waiting++
+		}
+	}
+	if len(n.rules) > 0 || waiting < 4 {
+		t.Errorf("%d pods have rules, %d wait", len(n.rules), waiting)
+	}
+	stop()
+	m, stop = agent()
+	defer stop()
+	followMany(m, 8)
+	delete(n.failures, "pull")
+	n.changeTo(m, 2)
+	after(time.Minute)
+	n.mustServe(t, uids, 2)
+	if len(n.rules) != len(uids) {
+		t.Errorf("%d pods have rules", len(n.rules))
 	}
 }

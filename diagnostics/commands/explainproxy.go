@@ -50,9 +50,9 @@ func explainProxy(w workload, ns *corev1.Namespace, from manifests) (*explainedP
 	}
 	if spec.Istio != nil {
 		mesh, err := istio.ReadMesh(*spec.Istio, from.configMap)
-		if err != nil { // which is no fault of the pod
+		if err != nil {
 			out.Unknown = err.Error()
-			return out, nil
+			return out, nil //nolint:nilerr // it is no fault of the pod
 		}
 		proxy, err := mesh.Proxy(istio.Pod{Pod: w.running(), Profile: spec, Env: env})
 		if err != nil {

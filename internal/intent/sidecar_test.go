@@ -196,8 +196,12 @@ func TestOf_otherProxies_areLeftAlone(t *testing.T) {
 		beside Owner
 		want   func(iptables.Spec) bool
 	}{
-		"a user":  {Owner{UID: 7100}, func(s iptables.Spec) bool { return slices.Contains(s.ExcludeUsers, iptables.Users{First: 7100, Last: 7100}) }},
-		"a group": {Owner{GID: 7101}, func(s iptables.Spec) bool { return s.OwnerGroups.All && slices.Equal(s.OwnerGroups.Exclude, []uint32{7101}) }},
+		"a user": {Owner{UID: 7100}, func(s iptables.Spec) bool {
+			return slices.Contains(s.ExcludeUsers, iptables.Users{First: 7100, Last: 7100})
+		}},
+		"a group": {Owner{GID: 7101}, func(s iptables.Spec) bool {
+			return s.OwnerGroups.All && slices.Equal(s.OwnerGroups.Exclude, []uint32{7101})
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := plainPod()

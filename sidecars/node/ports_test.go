@@ -56,15 +56,22 @@ func TestAsk_applicationHasThePort_isRefused(t *testing.T) {
 			}
 			a := asker{namespaces: namespaces(t), homes: home.Homes{Root: t.TempDir()}}
 			s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u1", ID: "s1", NetNS: ns.Path()}
-			if c.home != 0 {
-				if err := a.homes.Of(s.Key()).Prepare(home.Owner{UID: int64(c.home), GID: int64(c.home)}); err != nil {
-					t.Fatal(err)
-				}
-			}
+			ownedBy(t, a.homes.Of(s.Key()), c.home)
 			err := a.Ask(t.Context(), s, &profile.Version{Spec: c.spec}, 0, probe.Ready)
 			if errors.Is(err, sidecars.ErrPortTaken) != (c.wantedPorts != "") || err != nil && !strings.Contains(err.Error(), c.wantedPorts) || c.wantedPorts == "" && err != nil {
 				t.Errorf("error %v, want %q in it", err, c.wantedPorts)
 			}
 		})
+	}
+}
+
+// ownedBy readies a home for proxies of a user, unless that is 0.
+func ownedBy(t *testing.T, h home.Home, user int) {
+	t.Helper()
+	if user == 0 {
+		return
+	}
+	if err := h.Prepare(home.Owner{UID: int64(user), GID: int64(user)}); err != nil {
+		t.Fatal(err)
 	}
 }
