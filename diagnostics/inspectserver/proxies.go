@@ -60,7 +60,7 @@ func (h handler) log(_ context.Context, w http.ResponseWriter, r *http.Request, 
 	defer cancel()
 	w.Header().Set("Trailer", inspect.ErrorTrailer)
 	out := &flushing{w: w, control: control}
-	err = h.proxies.Log(ctx, namespace, name, options, out)
+	err = h.proxies.Log(ctx, namespace, name, options, out)                     //nolint:contextcheck // it lasts longer than the other questions
 	if err := control.SetWriteDeadline(time.Now().Add(writeTime)); err != nil { // the last write may be long ago
 		return err
 	}
@@ -104,7 +104,7 @@ func (h handler) exec(_ context.Context, w http.ResponseWriter, r *http.Request,
 	ctx, cancel := context.WithTimeout(r.Context(), ExecTime)
 	defer cancel()
 	out, errOut := inspect.Clipped{Most: inspect.MaxOutput}, inspect.Clipped{Most: inspect.MaxOutput}
-	code, err := h.proxies.Exec(ctx, namespace, name, command.Args, &out, &errOut)
+	code, err := h.proxies.Exec(ctx, namespace, name, command.Args, &out, &errOut) //nolint:contextcheck // it lasts longer than the other questions
 	if err != nil {
 		return &inspect.Refusal{Code: http.StatusNotFound, Message: err.Error()}
 	}

@@ -60,8 +60,8 @@ func (a action) String() string {
 	return strings.Join(words, ", ")
 }
 
-// effectOf returns what a target of iptables or an expression of nf_tables does that does the same whatever its options are. 0 is for one that only
-// counts, logs or computes, or writes nothing that decides: TTL, hop limit, DSCP, ECN, MSS, checksum, or the priority for queues of a device.
+// effectOf returns what a target of iptables or an expression of nf_tables does whose options do not matter. 0: it only counts, logs or computes, or
+// writes nothing that decides: TTL, hop limit, DSCP, ECN, MSS, checksum, or the priority for queues of a device.
 func effectOf(name string) (e effect, known bool) {
 	switch name {
 	case "REJECT", "reject":

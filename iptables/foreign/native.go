@@ -54,7 +54,7 @@ func (n native) dump(kind uint16, family byte, visit func(body []byte) bool, att
 	return err
 }
 
-// nftRule is a rule of nf_tables. size is that of the message.
+// nftRule is a rule of nf_tables. size is how long the message is.
 type nftRule struct {
 	chain       string
 	expressions []byte
