@@ -245,13 +245,11 @@ func (p *Programmer) skip(ctx context.Context, v visit) outcome {
 	if v.sandbox, kept, err = p.keep(ctx, v); err != nil {
 		return unseen(ctx, v, err)
 	}
-	if !kept { // a proxy that was to be its first one ends
-		v.turn.ifLast(func() { led(p.Proxies, v.sandbox, nil); follow(p.Proxies, v, "") })
-	}
 	if kept {
 		known, _ := p.Ledger.Of(v.sandbox.UID) // with what was found just now
 		return outcome{result: Skipped, note: keeps(v.sandbox, known), report: keptReport(v, known, proxyReady(p.Proxies, v))}
 	}
+	v.turn.ifLast(func() { led(p.Proxies, v.sandbox, nil); follow(p.Proxies, v, "") }) // a proxy that was to be its first one ends
 	out := outcome{result: Skipped, note: forget, report: notRequired(v)}
 	// A report comes with the condition. The controller of 2018 wrote the annotation alone.
 	if podreport.Status(v.pod.Annotations[podreport.KeyStatus]) == podreport.StatusInitialized && findCondition(v.pod) != nil {

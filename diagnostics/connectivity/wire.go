@@ -45,7 +45,7 @@ const (
 // headerPassedOn is set in requests that a proxy has passed on.
 const headerPassedOn = "Passed-On"
 
-// Answer is what whoever took the connection answers, as JSON.
+// Answer is the answer of the program that took the connection, as JSON.
 type Answer struct {
 	Role Role           `json:"role"`
 	Pod  string         `json:"pod"`

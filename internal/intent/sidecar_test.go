@@ -190,7 +190,7 @@ func TestOf_namespaceChoosesNoMore_keptProxyIsLedTo(t *testing.T) {
 	}
 }
 
-// What the pod's other proxies send is left alone, whoever they are: one that finishes its connections, and one that starts.
+// Connections of the pod's other proxies are left alone: of a former proxy that finishes them, and of the next one.
 func TestOf_otherProxies_areLeftAlone(t *testing.T) {
 	for name, c := range map[string]struct {
 		beside Owner

@@ -73,21 +73,8 @@ func TestSidecarRunningPodsChoose(t *testing.T) {
 	m := newManaged(t, withOneThread(t), func(spec map[string]any) { spec["image"] = missingImage })
 	m.annotateSelf(t, map[string]any{keySidecar: nil})
 	n := amount(t, "E2E_CHOOSERS", choosers)
-	every := time.Duration(n) * loadedEvery
-	f := families()[0]
-	pods, loads := make([]*corev1.Pod, n), make([]*inboundLoad, n)
-	for i := range pods {
-		pod := newPod(fmt.Sprintf("chooses-%d", i), nil, appContainer(), corev1.Container{
-			Name: "dials", Image: "localhost/testapp:1", Args: []string{"dial", "-report", "200ms", "-every", every.String(), "http://" + f.at(1, worldPort).String() + "/"},
-		})
-		m.create(t, pod)
-	}
-	for i := range pods {
-		pods[i] = m.await(t, fmt.Sprintf("chooses-%d", i), isReadyNow)
-		m.awaitListening(t, pods[i])
-		loads[i] = loadInboundEvery(t, every, at(pods[i], f, appPort), f.passthrough)
-	}
-	held := dialEcho(t, at(pods[0], f, appTCPPort))
+	pods, loads := m.startDialling(t, n)
+	held := dialEcho(t, at(pods[0], families()[0], appTCPPort))
 	pause(t.Context(), chooseAfter)
 	choose := func(profile any) {
 		for _, pod := range pods {
@@ -143,4 +130,21 @@ func TestSidecarRunningPodsChoose(t *testing.T) {
 		m.wantProxied(t, pod)
 	}
 	t.Logf("%d pods, %d inbound and %d outbound connections", n, asked, dialled)
+}
+
+// startDialling starts pods without a proxy that make connections, and are connected to, all the time.
+func (m managed) startDialling(t *testing.T, n int) (pods []*corev1.Pod, loads []*inboundLoad) {
+	t.Helper()
+	f, every := families()[0], time.Duration(n)*loadedEvery
+	for i := range n {
+		m.create(t, newPod(fmt.Sprintf("chooses-%d", i), nil, appContainer(), corev1.Container{
+			Name: "dials", Image: "localhost/testapp:1", Args: []string{"dial", "-report", "200ms", "-every", every.String(), "http://" + f.at(1, worldPort).String() + "/"},
+		}))
+	}
+	for i := range n {
+		pod := m.await(t, fmt.Sprintf("chooses-%d", i), isReadyNow)
+		m.awaitListening(t, pod)
+		pods, loads = append(pods, pod), append(loads, loadInboundEvery(t, every, at(pod, f, appPort), f.passthrough))
+	}
+	return pods, loads
 }
