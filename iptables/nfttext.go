@@ -184,23 +184,33 @@ func (c Cond) valueText() string {
 }
 
 func (a Action) text(family string) string {
-	text, ok := map[Verb]string{
-		Return: "return", Drop: "drop", Jump: "jump {chain}", Goto: "goto {chain}", Redirect: "redirect to :{port}",
-		SetMark: "meta mark set {num}", Divert: "meta mark set {num} return", TProxy: "tproxy {family} to :{port} meta mark set {num} return",
-		SaveMark: "ct mark set meta mark return", RestoreMark: "meta mark set ct mark return",
-		Zone: "ct zone set {num} return", ZoneOneWay: "ct original zone set {num} return",
-	}[a.Verb]
-	if !ok {
-		return fmt.Sprintf("verb-%d", a.Verb)
+	switch a.Verb {
+	case Return:
+		return "return"
+	case Redirect:
+		return fmt.Sprintf("redirect to :%d", a.Port)
+	case Drop:
+		return "drop"
+	case SetMark:
+		return fmt.Sprintf("meta mark set %d", a.Num)
+	case Divert:
+		return fmt.Sprintf("meta mark set %d return", a.Num)
+	case TProxy:
+		return fmt.Sprintf("tproxy %s to :%d meta mark set %d return", family, a.Port, a.Num)
+	case SaveMark:
+		return "ct mark set meta mark return"
+	case RestoreMark:
+		return "meta mark set ct mark return"
+	case Zone:
+		return fmt.Sprintf("ct zone set %d return", a.Num)
+	case ZoneOneWay:
+		return fmt.Sprintf("ct original zone set %d return", a.Num)
+	case Jump:
+		return "jump " + a.Chain
+	case Goto:
+		return "goto " + a.Chain
 	}
-	return a.fill(strings.ReplaceAll(text, "{family}", family))
-}
-
-// fill puts the action's port, number and chain into a text.
-func (a Action) fill(text string) string {
-	text = strings.ReplaceAll(text, "{port}", strconv.Itoa(int(a.Port)))
-	text = strings.ReplaceAll(text, "{num}", strconv.FormatUint(uint64(a.Num), 10))
-	return strings.ReplaceAll(text, "{chain}", a.Chain)
+	return fmt.Sprintf("verb-%d", a.Verb)
 }
 
 // routeCommands make the rule and the route of each family.

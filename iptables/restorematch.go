@@ -117,55 +117,59 @@ func (c Cond) restore(m restoreMatch, protocol string) restoreMatch {
 	if c.Not {
 		not = "! "
 	}
-	if e, ok := c.extension(protocol); ok {
-		return m.with(fmt.Sprintf("-m %s %s%s %s", e.name, not, e.option, e.value))
-	}
+	option := func(name, value string) string { return not + name + " " + value }
 	switch c.Field {
 	case Protocol:
-		m.proto = not + "-p " + protocol
+		m.proto = option("-p", protocol)
 	case InIface:
-		m.in = not + "-i " + c.Text
+		m.in = option("-i", c.Text)
 	case OutIface:
-		m.out = not + "-o " + c.Text
+		m.out = option("-o", c.Text)
 	case InIndex: // iptables has names only; no other index is in use
-		m.in = not + "-i lo"
+		m.in = option("-i", "lo")
 	case OutIndex:
-		m.out = not + "-o lo"
+		m.out = option("-o", "lo")
 	case SrcAddr:
 		m.src = c.restoreAddr("-s", not)
 	case DstAddr:
 		m.dst = c.restoreAddr("-d", not)
+	case SrcPort:
+		return m.with("-m " + protocol + " " + option("--sport", c.valueText()))
+	case DstPort:
+		return m.with("-m " + protocol + " " + option("--dport", c.valueText()))
 	case OwnerUID:
 		return m.with("-m owner " + c.restoreOwner("--uid-owner"))
 	case OwnerGID:
 		return m.with("-m owner " + c.restoreOwner("--gid-owner"))
+	case Mark:
+		return m.with("-m mark " + option("--mark", fmt.Sprintf("%#x", c.Num)))
+	case ConnMark:
+		return m.with("-m connmark " + option("--mark", fmt.Sprintf("%#x", c.Num)))
+	case State:
+		return m.with("-m conntrack " + option("--ctstate", stateNames(c.Num)))
+	case Status:
+		if c.Num == Translated {
+			return m.with("-m conntrack " + option("--ctstate", "DNAT")) // that is where iptables has it
+		}
+		return m.with("-m conntrack " + option("--ctstatus", "CONFIRMED"))
+	case ReplySrcPort:
+		return m.with("-m conntrack " + option("--ctreplsrcport", c.valueText()))
+	case TCPFlags:
+		flags := map[uint32]string{OpeningFlags: "SYN", AnsweringFlags: "SYN,ACK"}[c.Num]
+		return m.with("-m " + protocol + " " + option("--tcp-flags", "FIN,SYN,RST,ACK "+flags))
+	case Direction:
+		return m.with("-m conntrack " + option("--ctdir", "REPLY"))
+	case SrcType:
+		return m.with("-m addrtype " + option("--src-type", strings.ToUpper(c.valueText())))
+	case DstType:
+		return m.with("-m addrtype " + option("--dst-type", strings.ToUpper(c.valueText())))
 	case Socket:
 		return m.with("-m socket --nowildcard") // by default it leaves out sockets that listen at all addresses
 	case Transparent:
 		return m.with("-m socket --transparent --nowildcard")
-	default:
+	case Family:
 	}
 	return m
-}
-
-// extension is a match of iptables with one option.
-type extension struct{ name, option, value string }
-
-// extension returns the match for the field, if that is one with one option.
-func (c Cond) extension(protocol string) (e extension, ok bool) {
-	value, mark := c.valueText(), fmt.Sprintf("%#x", c.Num)
-	status := extension{"conntrack", "--ctstatus", "CONFIRMED"}
-	if c.Num == Translated {
-		status = extension{"conntrack", "--ctstate", "DNAT"} // that is where iptables has it
-	}
-	e, ok = map[Field]extension{
-		SrcPort: {protocol, "--sport", value}, DstPort: {protocol, "--dport", value}, Mark: {"mark", "--mark", mark}, ConnMark: {"connmark", "--mark", mark},
-		TCPFlags: {protocol, "--tcp-flags", "FIN,SYN,RST,ACK " + map[uint32]string{OpeningFlags: "SYN", AnsweringFlags: "SYN,ACK"}[c.Num]},
-		State:    {"conntrack", "--ctstate", stateNames(c.Num)}, Status: status, Direction: {"conntrack", "--ctdir", "REPLY"},
-		ReplySrcPort: {"conntrack", "--ctreplsrcport", value},
-		SrcType:      {"addrtype", "--src-type", strings.ToUpper(value)}, DstType: {"addrtype", "--dst-type", strings.ToUpper(value)},
-	}[c.Field]
-	return e, ok
 }
 
 // restoreAddr leaves out an address that matches everything, as iptables-save does.

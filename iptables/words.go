@@ -8,21 +8,6 @@ import (
 	"strings"
 )
 
-// The values of Language in a Listing.
-const (
-	LanguageNft      = "nft"
-	LanguageIptables = "iptables"
-)
-
-// Listing is the rules of a namespace, with counters: as text in the language of their backend, as a View for machines, and in words.
-type Listing struct {
-	Backend  string // wrote the rules; "" if there are none
-	Language string
-	Text     string
-	View     View
-	Lines    []Line
-}
-
 // Line is one rule in words, with the kernel's counters. In a nat chain that is the first packet of each connection. Without a counter, Packets and
 // Bytes are absent. The names of its fields are stable: `inspect` and `explain` print it.
 type Line struct {
@@ -241,24 +226,45 @@ func (s Set) words() string {
 
 // words renders an action. Return means that the packet stays as it is: for a nat chain, that its connection stays direct.
 func (a Action) words(in Chain) string {
-	switch {
-	case a.Verb == Return && in.Hook == "":
-		return "back"
-	case a.Verb == Return && in.Type == NAT:
-		return "direct"
-	case a.Verb == Redirect && a.Port == refusedPort:
-		return "refused"
-	case a.Verb == Redirect && a.Port == resolverPort:
-		return a.fill("proxy's resolver, {port}")
+	switch a.Verb {
+	case Return:
+		switch {
+		case in.Hook == "":
+			return "back"
+		case in.Type == NAT:
+			return "direct"
+		}
+		return "passes"
+	case Jump, Goto:
+		return "chain " + tidy(a.Chain)
+	case Redirect:
+		return redirectWords(a.Port)
+	case Drop:
+		return "dropped"
+	case SetMark:
+		return fmt.Sprintf("marked %d, and on to the next rule", a.Num)
+	case Divert:
+		return fmt.Sprintf("marked %d", a.Num)
+	case TProxy:
+		return fmt.Sprintf("proxy's %d, addresses unchanged, marked %d", a.Port, a.Num)
+	case SaveMark:
+		return "its mark goes to the connection"
+	case RestoreMark:
+		return "takes the connection's mark"
+	case Zone, ZoneOneWay:
+		return fmt.Sprintf("connection tracking zone %d", a.Num)
 	}
-	words := map[Verb]string{
-		Return: "passes", Jump: "chain {chain}", Goto: "chain {chain}", Redirect: "proxy's {port}", Drop: "dropped",
-		SetMark: "marked {num}, and on to the next rule", Divert: "marked {num}", TProxy: "proxy's {port}, addresses unchanged, marked {num}",
-		SaveMark: "its mark goes to the connection", RestoreMark: "takes the connection's mark",
-		Zone: "connection tracking zone {num}", ZoneOneWay: "connection tracking zone {num}",
-	}[a.Verb]
-	a.Chain = tidy(a.Chain)
-	return a.fill(cmp.Or(words, "nothing that our rules do"))
+	return "nothing that our rules do"
+}
+
+func redirectWords(port uint16) string {
+	switch port {
+	case refusedPort:
+		return "refused"
+	case resolverPort:
+		return fmt.Sprintf("proxy's resolver, %d", port)
+	}
+	return fmt.Sprintf("proxy's %d", port)
 }
 
 // ChainTitle says which packets a chain of ours sees, by the chain's name in nftables or in iptables; "" for others.

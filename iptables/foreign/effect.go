@@ -1,6 +1,9 @@
 package foreign
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // effect is what a rule may do to packets of ours. Several may be set.
 type effect uint32
@@ -60,42 +63,38 @@ func (a action) String() string {
 	return strings.Join(words, ", ")
 }
 
-// effectOf returns what a target of iptables or an expression of nf_tables does whose options do not matter. 0: it only counts, logs or computes, or
-// writes nothing that decides: TTL, hop limit, DSCP, ECN, MSS, checksum, or the priority for queues of a device.
-func effectOf(name string) (e effect, known bool) {
-	switch name {
-	case "REJECT", "reject":
-		return drops, true
-	case "REDIRECT", "DNAT", "NETMAP", "DNPT", "redir":
-		return newDestination, true
-	case "MASQUERADE", "SNAT", "SNPT", "masq":
-		return newSource, true
-	case "TPROXY", "tproxy":
-		return newSocket, true
-	case "NFQUEUE", "queue":
-		return queues, true
-	case "TEE", "dup":
-		return copies, true
-	case "fwd":
-		return newDevice, true
-	case "NOTRACK", "notrack":
-		return untracked, true
-	case "HMARK":
-		return setsMark, true
-	case "TCPOPTSTRIP":
-		return writesOptions, true
-	case "AUDIT", "CHECKSUM", "CLASSIFY", "DSCP", "ECN", "HL", "IDLETIMER", "LED", "LOG", "NFLOG", "RATEEST", "TCPMSS", "TOS", "TRACE", "TTL", "ULOG",
-		"limit", "quota", "connlimit", "range", "byteorder", "dynset", "hash", "numgen", "rt", "osf", "xfrm", "socket", "tunnel", "inner", "fib":
-		return 0, true
+// targetEffects returns what the targets of iptables do, by their names. The effects of MARK, CONNMARK, CT and SET depend on their options.
+func targetEffects() map[string]effect {
+	return map[string]effect{
+		"REJECT": drops, "REDIRECT": newDestination, "DNAT": newDestination, "NETMAP": newDestination, "DNPT": newDestination,
+		"MASQUERADE": newSource, "SNAT": newSource, "SNPT": newSource, "TPROXY": newSocket, "NFQUEUE": queues, "TEE": copies,
+		"NOTRACK": untracked, "HMARK": setsMark, "TCPOPTSTRIP": writesOptions,
 	}
-	return 0, false
 }
 
-// byName adds the effect of a target or an expression, as kind says, and reports whether it has any.
-func (r *reading) byName(kind, name string) bool {
-	e, known := effectOf(name)
-	if r.do(e); !known {
-		r.puzzle(kind + " " + name)
+// harmlessTarget reports whether a target of iptables only counts, logs, or writes what decides nothing: TTL, hop limit, DSCP, ECN, MSS, checksum,
+// or the priority for queues of a device.
+func harmlessTarget(name string) bool {
+	return slices.Contains([]string{
+		"AUDIT", "CHECKSUM", "CLASSIFY", "DSCP", "ECN", "HL", "IDLETIMER", "LED", "LOG", "NFLOG", "RATEEST", "TCPMSS", "TOS", "TRACE", "TTL", "ULOG",
+	}, name)
+}
+
+// expressionEffects returns what expressions of nf_tables do, by their names.
+func expressionEffects() map[string]effect {
+	return map[string]effect{
+		"reject": drops, "redir": newDestination, "masq": newSource, "tproxy": newSocket, "queue": queues, "dup": copies, "fwd": newDevice,
+		"notrack": untracked,
 	}
-	return e != 0
+}
+
+// plainExpression reports whether an expression of nf_tables only counts, logs, or computes. unconditional reports whether every packet passes it.
+func plainExpression(name string) (plain, unconditional bool) {
+	switch name {
+	case "counter", "log", "last":
+		return true, true
+	case "limit", "quota", "connlimit", "range", "byteorder", "dynset", "hash", "numgen", "rt", "osf", "xfrm", "socket", "tunnel", "inner", "fib":
+		return true, false
+	}
+	return false, false
 }

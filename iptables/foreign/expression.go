@@ -49,6 +49,10 @@ func readRule(p packets, family byte, expressions []byte) reading {
 
 // take reads one expression. more is false if it decides: what follows has no effect.
 func (r *nftReading) take(name string, a map[uint16][]byte) (more bool) {
+	if e := expressionEffects()[name]; e != 0 {
+		r.do(e)
+		return true
+	}
 	switch name {
 	case "immediate":
 		return r.immediate(a)
@@ -74,15 +78,20 @@ func (r *nftReading) take(name string, a map[uint16][]byte) (more bool) {
 		r.match(rawnetlink.Name(a[unix.NFTA_MATCH_NAME]), number(a[unix.NFTA_MATCH_REV]), a[unix.NFTA_MATCH_INFO])
 	case "target":
 		r.target(rawnetlink.Name(a[unix.NFTA_TARGET_NAME]), number(a[unix.NFTA_TARGET_REV]), a[unix.NFTA_TARGET_INFO])
-	case "counter", "log", "last":
 	default:
-		if !r.byName("expression", name) {
+		plain, unconditional := plainExpression(name)
+		if !plain {
+			r.puzzle("expression " + name)
+		}
+		if !unconditional {
 			r.conditional = true
 			r.forget() // it may load registers
 		}
 	}
 	return true
 }
+
+func number(b []byte) uint32 { return rawnetlink.BigEndian(b) }
 
 // forget forgets what registers hold.
 func (r *nftReading) forget() { r.held = r.held[:0] }

@@ -5,7 +5,9 @@ package foreign
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -17,11 +19,13 @@ import (
 // maxRules is how many rules of a built-in chain are read: a hundred times what any project writes.
 const maxRules = 4096
 
-// chain is a chain by which another project is recognised, and its table in iptables. Without a name it is a table of nftables that the project
-// makes for itself.
+// limit bounds a look; the caller's context may be shorter. The kernel answers in microseconds.
+const limit = 2 * time.Second
+
+// chain is a chain by which another project is recognised, and its table in iptables.
 type chain struct{ owner, table, name string }
 
-// chains returns the chains and tables that each project makes in every pod, in all versions that are in use.
+// chains returns the chains that each project makes in every pod, in all versions that are in use.
 func chains() []chain {
 	return []chain{
 		{"Istio", "nat", "ISTIO_OUTPUT"},
@@ -35,6 +39,12 @@ func chains() []chain {
 		{"Consul", "nat", "CONSUL_PROXY_OUTPUT"},
 		{"Consul", "nat", "CONSUL_PROXY_INBOUND"},
 		{"Consul", "nat", "CONSUL_DNS_REDIRECT"},
+	}
+}
+
+// nativeTables returns the nftables tables that projects make for themselves.
+func nativeTables() []chain {
+	return []chain{
 		{owner: "Istio", table: "istio-proxy-nat"},
 		{owner: "Istio", table: "istio-proxy-mangle"},
 		{owner: "Istio", table: "istio-proxy-raw"},
@@ -44,13 +54,23 @@ func chains() []chain {
 	}
 }
 
+// family is a family of nf_tables.
+type family struct {
+	number byte
+	name   string
+}
+
+func families() []family {
+	return []family{{unix.NFPROTO_INET, "inet"}, {unix.NFPROTO_IPV4, "ip"}, {unix.NFPROTO_IPV6, "ip6"}}
+}
+
 // Find looks for the rules of other projects in a namespace, and returns nil if there are none. A chain that no packet reaches does
 // not count: a chain of iptables needs a jump from PREROUTING or OUTPUT, where every project puts it. What the rules in the chain do
 // is not looked at.
 func Find(ctx context.Context, ns *netns.NS) (found *podnet.ProgrammedByOthersError, err error) {
 	if err = ctx.Err(); err == nil {
 		err = ns.Inside(func() error {
-			if found, err = nativeOf(ctx, ns).find(); err != nil || found != nil {
+			if found, err = (native{ns: ns, end: endOf(ctx)}).find(); err != nil || found != nil {
 				return err
 			}
 			found = findLegacy()
@@ -63,22 +83,35 @@ func Find(ctx context.Context, ns *netns.NS) (found *podnet.ProgrammedByOthersEr
 	return found, nil
 }
 
+// endOf returns when a look has to end: by the deadline of ctx, and by limit.
+func endOf(ctx context.Context) time.Time {
+	end := time.Now().Add(limit)
+	if asked, ok := ctx.Deadline(); ok && asked.Before(end) {
+		end = asked
+	}
+	return end
+}
+
+// native asks the nf_tables of a namespace, which also hold the rules of iptables' nft flavour. It is for a thread inside it.
+type native struct {
+	ns  *netns.NS
+	end time.Time
+}
+
 // candidate is a chain, or a table, that may exist in a family.
 type candidate struct {
 	chain
-	family byte
+	family family
 }
 
 // find asks first for tables, then for chains in the existing ones: in most pods there are none, and questions about chains would be most of the time.
 func (n native) find() (*podnet.ProgrammedByOthersError, error) {
 	var tables, named []candidate
-	for _, c := range chains() {
-		if c.name == "" {
-			tables = append(tables, candidate{c, unix.NFPROTO_INET})
-		}
+	for _, c := range nativeTables() {
+		tables = append(tables, candidate{c, families()[0]})
 	}
-	for _, family := range []byte{unix.NFPROTO_INET, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
-		tables = append(tables, candidate{chain{table: "nat"}, family}, candidate{chain{table: "mangle"}, family})
+	for _, f := range families() {
+		tables = append(tables, candidate{chain{table: "nat"}, f}, candidate{chain{table: "mangle"}, f})
 	}
 	tables, err := n.inUse(tables)
 	if err != nil {
@@ -86,20 +119,20 @@ func (n native) find() (*podnet.ProgrammedByOthersError, error) {
 	}
 	for _, t := range tables {
 		if t.owner != "" {
-			return &podnet.ProgrammedByOthersError{Owner: t.owner, Found: "nftables table " + placeOf(t.family, t.table)}, nil
+			return &podnet.ProgrammedByOthersError{Owner: t.owner, Found: fmt.Sprintf("nftables table %s %s", t.family.name, t.table)}, nil
 		}
 		for _, c := range chains() {
-			if c.table == t.table && c.name != "" {
+			if c.table == t.table {
 				named = append(named, candidate{c, t.family})
 			}
 		}
 	}
 	named, err = n.inUse(named)
 	for _, c := range named {
-		if reached, err := n.hooked(c); err != nil {
+		if reached, err := n.hooked(c.family, c.chain); err != nil {
 			return nil, err
 		} else if reached {
-			return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: fmt.Sprintf("chain %s in table %s", c.name, placeOf(c.family, c.table))}, nil
+			return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: fmt.Sprintf("chain %s in table %s %s", c.name, c.family.name, c.table)}, nil
 		}
 	}
 	return nil, err
@@ -112,11 +145,11 @@ func (n native) inUse(all []candidate) (found []candidate, err error) {
 	}
 	var requests []rawnetlink.Request
 	for _, c := range all {
-		kind, attributes := uint16(unix.NFT_MSG_GETTABLE), [][]byte{rawnetlink.Text(unix.NFTA_TABLE_NAME, c.table)} // NFTA_CHAIN_TABLE is the same
-		if c.name != "" {
-			kind, attributes = unix.NFT_MSG_GETCHAIN, append(attributes, rawnetlink.Text(unix.NFTA_CHAIN_NAME, c.name))
+		if c.name == "" {
+			requests = append(requests, get(unix.NFT_MSG_GETTABLE, c.family, rawnetlink.Text(unix.NFTA_TABLE_NAME, c.table)))
+		} else {
+			requests = append(requests, get(unix.NFT_MSG_GETCHAIN, c.family, rawnetlink.Text(unix.NFTA_CHAIN_TABLE, c.table), rawnetlink.Text(unix.NFTA_CHAIN_NAME, c.name)))
 		}
-		requests = append(requests, rawnetlink.Nftables(kind, c.family, attributes...))
 	}
 	answers, err := n.ask(requests...)
 	for i, a := range answers {
@@ -124,7 +157,7 @@ func (n native) inUse(all []candidate) (found []candidate, err error) {
 		if all[i].name == "" {
 			use = unix.NFTA_TABLE_USE
 		}
-		if number(a.Object()[use]) > 0 {
+		if rawnetlink.BigEndian(a.Object()[use]) > 0 {
 			found = append(found, all[i])
 		}
 	}
@@ -133,23 +166,44 @@ func (n native) inUse(all []candidate) (found []candidate, err error) {
 
 // hooked reports whether packets reach a chain that is in use, by a jump from a built-in chain of iptables. With more rules there than are
 // read, it counts as reached. So does any chain of family inet, which iptables does not use: base chains there have any name.
-func (n native) hooked(c candidate) (reached bool, err error) {
-	if c.family == unix.NFPROTO_INET {
+func (n native) hooked(p family, c chain) (reached bool, err error) {
+	if p.number == unix.NFPROTO_INET {
 		return true, nil
 	}
+	conn, err := n.ns.Netlink(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return false, err
+	}
 	verdict := rawnetlink.Text(unix.NFTA_VERDICT_CHAIN, c.name)
-	for _, hook := range []uint32{hookPrerouting, hookOutput} {
+	for _, base := range []string{hookName(hookPrerouting), hookName(hookOutput)} {
+		request := get(unix.NFT_MSG_GETRULE, p, rawnetlink.Text(unix.NFTA_RULE_TABLE, c.table), rawnetlink.Text(unix.NFTA_RULE_CHAIN, base))
 		err := rawnetlink.Uninterrupted(func() error {
 			read := 0
-			return n.rules(c.family, c.table, hookName(hook), func(rule nftRule) bool {
+			return conn.Dump(n.end, request, func(body []byte) bool {
 				read++
-				reached = reached || read > maxRules || bytes.Contains(rule.expressions, verdict)
+				reached = reached || read > maxRules || bytes.Contains(body, verdict)
 				return !reached
 			})
 		})
-		if err != nil {
+		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return false, err
 		}
 	}
 	return reached, nil
+}
+
+func get(kind uint16, p family, attributes ...[]byte) rawnetlink.Request {
+	return rawnetlink.Nftables(kind, p.number, attributes...)
+}
+
+// ask returns no answers if the kernel has no nf_tables.
+func (n native) ask(requests ...rawnetlink.Request) ([]rawnetlink.Answer, error) {
+	conn, err := n.ns.Netlink(unix.NETLINK_NETFILTER)
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return conn.Ask(n.end, requests...)
 }

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/internal/rawnetlink"
 )
 
 const (
@@ -36,27 +35,24 @@ const (
 	underflowsOffset  = 56
 	entriesHeadSize   = 40 // struct ipt_get_entries, in front of the entries
 	targetHeadSize    = 32 // struct xt_entry_target, in front of a chain's name in its first entry
+	standardSize      = 40 // struct xt_standard_target, which jumps
+	errorSize         = 64 // struct xt_error_target, padded
 	legacyDrop        = -1 // verdicts of a standard target
 	legacyQueue       = -4
 )
 
-// legacyFamily is one family of x_tables, and the layout of an entry (struct ipt_entry and struct ip6t_entry).
+// legacyFamily is one family of x_tables, and the places of the fields of an entry (struct ipt_entry and struct ip6t_entry).
 type legacyFamily struct {
-	number        byte
-	file          string // in /proc, with the names of tables
-	domain, level int
-	addressSize   int
-	flagsOffset   int // the inverted conditions follow
-	gotoFlag      byte
-	nextOffset    int // the target's offset is in front of it
-	counters      int
-	size          int
+	family
+	names                      string
+	domain, level              int
+	nextOffset, counters, size int
 }
 
 func legacyFamilies() []legacyFamily {
 	return []legacyFamily{
-		{unix.NFPROTO_IPV4, "ip_tables_names", unix.AF_INET, unix.SOL_IP, 4, 82, 2, 90, 96, 112},
-		{unix.NFPROTO_IPV6, "ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6, 16, 131, 4, 142, 152, 168},
+		{family{unix.NFPROTO_IPV4, "ip"}, "ip_tables_names", unix.AF_INET, unix.SOL_IP, 90, 96, 112},
+		{family{unix.NFPROTO_IPV6, "ip6"}, "ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6, 142, 152, 168},
 	}
 }
 
@@ -66,9 +62,8 @@ func findLegacy() *podnet.ProgrammedByOthersError {
 		if err != nil {
 			continue
 		}
-		called := t.called()
 		for _, c := range chains() {
-			if c.table == t.name && slices.Contains(called, c.name) {
+			if c.table == t.name && t.hasChain(c.name) {
 				return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: "chain " + c.name + " in the legacy table " + t.place()}
 			}
 		}
@@ -95,13 +90,13 @@ type legacyTable struct {
 }
 
 // place returns the table's family and name.
-func (t legacyTable) place() string { return placeOf(t.number, t.name) }
+func (t legacyTable) place() string { return t.family.name + " " + t.name }
 
 // legacyTables yields the tables of the calling thread's namespace, or why one cannot be read. Without the kernel module there is none.
 func legacyTables() iter.Seq2[legacyTable, error] {
 	return func(yield func(legacyTable, error) bool) {
 		for _, f := range legacyFamilies() {
-			names, _ := os.ReadFile("/proc/thread-self/net/" + f.file)
+			names, _ := os.ReadFile("/proc/thread-self/net/" + f.names)
 			for name := range strings.FieldsSeq(string(names)) {
 				t, err := f.read(name)
 				t.legacyFamily, t.name = f, name
@@ -191,42 +186,25 @@ func getsockopt(fd, level, option int, value []byte) error {
 	return nil
 }
 
-// chains returns the names of the chains that are not built in, by the offsets of their first rules. In front of these is an entry whose target is
-// called ERROR and holds the chain's name.
-func (t legacyTable) chains() map[uint32]string {
-	out, offset := map[uint32]string{}, uint32(0)
-	for entry := range t.each(t.entries) {
-		offset += uint32(len(entry))
-		if target := t.target(entry); extensionName(target) == "ERROR" {
-			out[offset] = rawnetlink.Name(target[targetHeadSize:])
+// hasChain reports whether a table has a chain of that name, and a rule that jumps to it. A chain begins with an entry whose target is
+// called ERROR and holds the chain's name. A jump has a target without a name that holds the offset behind that entry.
+func (t legacyTable) hasChain(name string) bool {
+	entries := t.entries
+	want := append([]byte(name), 0)
+	for at := 0; ; {
+		i := bytes.Index(entries[at:], want)
+		if i < 0 {
+			return false
 		}
-	}
-	return out
-}
-
-// called returns the names of chains that a rule jumps to: its target has no name, and holds an offset.
-func (t legacyTable) called() (names []string) {
-	chains := t.chains()
-	for entry := range t.each(t.entries) {
-		target := t.target(entry)
-		if name := chains[u32(target, targetHeadSize)]; name != "" && extensionName(target) == "" {
-			names = append(names, name)
+		at += i
+		if head := at - targetHeadSize; head >= 0 && bytes.HasPrefix(entries[head+2:], []byte("ERROR\x00")) {
+			jump := binary.NativeEndian.AppendUint16(nil, standardSize)
+			jump = append(jump, make([]byte, targetHeadSize-2)...)
+			jump = binary.NativeEndian.AppendUint32(jump, uint32(head+errorSize))
+			if bytes.Contains(entries, jump) {
+				return true
+			}
 		}
+		at += len(want)
 	}
-	return names
 }
-
-// target returns the target of an entry; it is empty if it is not whole.
-func (f legacyFamily) target(entry []byte) []byte {
-	target := after(entry, int(u16(entry, f.nextOffset-2)), len(entry))
-	if len(target) < targetHeadSize {
-		return nil
-	}
-	return target
-}
-
-// extensionName returns the name of a target or a match.
-func extensionName(b []byte) string { return rawnetlink.Name(after(b, legacyNamesFrom, extensionRev)) }
-
-// after returns b from an offset up to another, as far as b has that.
-func after(b []byte, from, to int) []byte { return b[min(len(b), from):min(len(b), max(from, to))] }

@@ -1,14 +1,19 @@
 package foreign
 
 import (
+	"encoding/binary"
 	"errors"
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/internal/rawnetlink"
 )
 
 // Flags of an entry (struct ipt_ip and struct ip6t_ip6).
 const (
+	entryGoto       = 2 // IPT_F_GOTO; of IPv6 it is 4
+	entryGoto6      = 4
 	entryProto6     = 1 // IP6T_F_PROTO: without it the protocol of an IPv6 entry does not count
 	invertIn        = 0x01
 	invertOut       = 0x02
@@ -29,14 +34,36 @@ var errNoEnd = errors.New("is not understood: a chain without an end")
 type legacyRules struct {
 	legacyTable
 	ours  packets
-	own   []string // our chains, which are not followed
+	own   map[uint32]bool // where chains of ours begin, which are not followed
 	names map[uint32]string
 	read  int
 }
 
 // rulesOf returns a reader of a table. own are names of chains that are ours.
 func (t legacyTable) rulesOf(ours packets, own []string) *legacyRules {
-	return &legacyRules{legacyTable: t, ours: ours, own: own, names: t.chains()}
+	r := &legacyRules{legacyTable: t, ours: ours, own: map[uint32]bool{}, names: map[uint32]string{}}
+	offset := uint32(0)
+	for entry := range t.each(t.entries) {
+		offset += uint32(len(entry))
+		target := t.target(entry)
+		if rawnetlink.Name(after(target, legacyNamesFrom, targetHeadSize-1)) == "ERROR" {
+			name := rawnetlink.Name(after(target, targetHeadSize, len(target)))
+			r.names[offset], r.own[offset] = name, slices.Contains(own, name)
+		}
+	}
+	return r
+}
+
+// after returns b from an offset up to another, as far as b has that.
+func after(b []byte, from, to int) []byte { return b[min(len(b), from):min(len(b), max(from, to))] }
+
+// target returns the target of an entry; it is empty if it is not whole.
+func (f legacyFamily) target(entry []byte) []byte {
+	target := after(entry, int(u16(entry, f.nextOffset-2)), len(entry))
+	if len(target) < targetHeadSize {
+		return nil
+	}
+	return target
 }
 
 // does returns what the built-in chain at a hook, or a chain that it leads to, may do to packets of ours, in words. "" is nothing.
@@ -49,32 +76,45 @@ func (r *legacyRules) does(hook uint32) string {
 		return errNoEnd.Error()
 	}
 	r.ours.out = hook == hookOutput
-	seen := map[uint32]bool{end: true}
-	read := func(offset uint32) (chainRules[uint32], error) { return r.chain(offset, seen) }
-	words, _ := follow(begin, read, func(offset uint32) string { return r.names[offset] }) // r.chain has no other error than errTooMany
-	return words
+	seen, queue := map[uint32]bool{end: true}, []uint32{begin}
+	for len(queue) > 0 {
+		var words string
+		if words, queue = r.chain(queue[0], seen, queue[1:]); words != "" {
+			return words
+		}
+	}
+	return ""
 }
 
-// chain reads the rules from an offset on, as far as they were not seen before, up to the first that does anything, or that ends the chain.
-func (r *legacyRules) chain(offset uint32, seen map[uint32]bool) (f chainRules[uint32], err error) {
+// chain reads the rules from an offset on, as far as they were not seen before. It returns what the first that does anything does, and the queue
+// with the chains that rules lead to.
+func (r *legacyRules) chain(offset uint32, seen map[uint32]bool, queue []uint32) (words string, _ []uint32) {
+	name := r.names[offset]
 	for entry := range r.each(after(r.entries, int(offset), len(r.entries))) {
 		if seen[offset] {
 			break
 		}
 		seen[offset] = true
 		if r.read++; r.read > maxRules {
-			return f, errTooMany
+			return errTooMany.Error(), nil
 		}
 		rule := r.rule(entry)
-		if rule.jump.is && !slices.Contains(r.own, r.names[rule.jump.offset]) {
-			f.jumps = append(f.jumps, rule.jump.offset)
+		switch {
+		case rule.nothing():
+		case name != "":
+			return rule.String() + " in chain " + name, nil
+		default:
+			return rule.String(), nil
 		}
-		if f.action = rule.action; !f.nothing() || rule.endsChain() {
+		if rule.jump.is && !r.own[rule.jump.offset] {
+			queue = append(queue, rule.jump.offset)
+		}
+		if rule.endsChain() {
 			break
 		}
 		offset += uint32(len(entry))
 	}
-	return f, nil
+	return "", queue
 }
 
 // rule reads one entry.
@@ -88,14 +128,14 @@ func (r *legacyRules) rule(entry []byte) reading {
 			out.conditional = true // which the kernel does not let pass
 			break
 		}
-		out.match(extensionName(matches), uint32(matches[extensionRev]), matches[matchHeadSize:size])
+		out.match(rawnetlink.Name(matches[legacyNamesFrom:extensionRev]), uint32(matches[extensionRev]), matches[matchHeadSize:size])
 		matches = matches[size:]
 	}
 	target := r.target(entry)
 	if out.misses || len(target) == 0 {
 		return out
 	}
-	switch name := extensionName(target); {
+	switch name := rawnetlink.Name(target[legacyNamesFrom:extensionRev]); {
 	case name == "ERROR":
 		out.ends, out.conditional = true, false
 	case name != "":
@@ -110,10 +150,11 @@ func (r *legacyRules) rule(entry []byte) reading {
 
 // verdict adds the verdict of a standard target: one of the kernel's, or the offset of another chain's first rule.
 func (r *legacyRules) verdict(out *reading, entry []byte, code int32) {
+	flags, gotos := r.flags(entry)
 	switch {
 	case code >= 0:
 		out.jump.is, out.jump.offset = true, uint32(code)
-		out.ends = entry[r.flagsOffset]&r.gotoFlag != 0
+		out.ends = flags&gotos != 0
 	case code == legacyDrop:
 		out.verdict(verdictDrop, "")
 	case code == legacyAccept, code == legacyReturn:
@@ -125,28 +166,53 @@ func (r *legacyRules) verdict(out *reading, entry []byte, code int32) {
 	}
 }
 
+// flags returns an entry's flags, and which of them is a goto.
+func (r *legacyRules) flags(entry []byte) (flags, gotos byte) {
+	if r.family.number == unix.NFPROTO_IPV6 {
+		return entry[131], entryGoto6
+	}
+	return entry[82], entryGoto
+}
+
 // head adds the conditions of an entry's head: addresses, devices and protocol.
 func (r *legacyRules) head(out *reading, entry []byte) {
-	names := 4 * r.addressSize
+	size := 4
+	if r.family.number == unix.NFPROTO_IPV6 {
+		size = 16
+	}
+	flags, _ := r.flags(entry)
+	names := 4 * size
 	protocol := names + 4*longestName
-	flags, invert := entry[r.flagsOffset], entry[r.flagsOffset+1]
-	for i, not := range []struct{ address, device bool }{
-		{invert&invertSourceIP != 0, invert&invertIn != 0}, {invert&invertDestIP != 0, invert&invertOut != 0},
-	} {
-		if p := patternIn(entry, r.addressSize, i); anySet(p.mask) || not.address {
-			out.address(p, i == 0, not.address)
-		}
-		if p := patternIn(entry[names:], longestName, i); anySet(p.mask) || not.device {
-			out.device(func(_ uint32, device string) bool { return p.names(device) }, not.device, i == 0)
+	invert := entry[protocol+3]
+	if size == 16 {
+		invert = entry[protocol+4]
+	}
+	for i, inverted := range []bool{invert&invertSourceIP != 0, invert&invertDestIP != 0} {
+		p := pattern{value: entry[i*size : (i+1)*size], mask: entry[(i+2)*size : (i+3)*size]}
+		if anySet(p.mask) || inverted {
+			out.address(p, i == 0, inverted)
 		}
 	}
-	counts := r.number == unix.NFPROTO_IPV4 || flags&entryProto6 != 0
-	if p := u16(entry, protocol); p != 0 && counts {
+	for i, inverted := range []bool{invert&invertIn != 0, invert&invertOut != 0} {
+		name, mask := entry[names+i*longestName:][:longestName], entry[names+(i+2)*longestName:][:longestName]
+		if anySet(mask) || inverted {
+			out.device(func(_ uint32, device string) bool { return fitsMask(device, name, mask) }, inverted, i == 0)
+		}
+	}
+	counts := size == 4 || flags&entryProto6 != 0
+	if p := binary.NativeEndian.Uint16(entry[protocol:]); p != 0 && counts {
 		out.protocol(byte(min(p, 255)), invert&invertProtocol != 0)
 	}
 }
 
-// patternIn returns the first or second of two patterns: their values, and then their masks, stand behind each other.
-func patternIn(b []byte, size, i int) pattern {
-	return pattern{value: b[i*size:][:size], mask: b[(i+2)*size:][:size]}
+// fitsMask reports whether a device's name is the wanted one where the mask says so (ifname_compare).
+func fitsMask(device string, name, mask []byte) bool {
+	var full [longestName]byte
+	copy(full[:], device)
+	for i := range full {
+		if (full[i]^name[i])&mask[i] != 0 {
+			return false
+		}
+	}
+	return true
 }

@@ -3,6 +3,7 @@ package foreign
 import (
 	"bytes"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -66,10 +67,10 @@ type surroundings struct {
 	local   []netip.Prefix    // whose packets are delivered in the namespace
 }
 
-// pattern is what a rule asks for of an address or of a device's name: bits of value where mask has them. Both are as long as that.
+// pattern is a part of an address that a rule asks for: bits of value where mask has them. Both are as long as an address.
 type pattern struct{ value, mask []byte }
 
-// patternAt returns the pattern for data at an offset of so many bytes. mask may be nil, which means all of data.
+// patternAt returns the pattern for data at an offset of an address of so many bytes. mask may be nil, which means all of data.
 func patternAt(size, offset int, data, mask []byte) (p pattern, ok bool) {
 	if offset < 0 || len(data) == 0 || offset+len(data) > size || mask != nil && len(mask) != len(data) {
 		return p, false
@@ -93,29 +94,23 @@ func (p pattern) loopback() bool {
 
 // meets reports whether a prefix has an address that the pattern fits.
 func (p pattern) meets(prefix netip.Prefix) bool {
-	return p.fits(prefix.Addr().AsSlice(), prefix.Bits())
-}
-
-// fits reports whether the first bits of b, which is as long as the pattern, are what it asks for.
-func (p pattern) fits(b []byte, bits int) bool {
-	if len(b) != len(p.value) {
+	address := prefix.Addr().AsSlice()
+	if len(address) != len(p.value) {
 		return false
 	}
-	for i := range b {
+	bits := prefix.Bits()
+	for i := range address {
 		left := min(max(bits-8*i, 0), 8)
-		if (b[i]^p.value[i])&p.mask[i]&(0xff<<(8-left)) != 0 {
+		mask := p.mask[i] & (0xff << (8 - left))
+		if (address[i]^p.value[i])&mask != 0 {
 			return false
 		}
 	}
 	return true
 }
 
-// names reports whether the pattern fits a device's name, with the zeros behind it.
-func (p pattern) names(device string) bool {
-	var full [longestName]byte
-	copy(full[:], device)
-	return p.fits(full[:], 8*longestName)
-}
+// hasAddress reports whether an address of the namespace fits.
+func (s surroundings) hasAddress(p pattern) bool { return slices.ContainsFunc(s.local, p.meets) }
 
 // hasDevice reports whether a device's name fits.
 func (s surroundings) hasDevice(fits func(index uint32, name string) bool) bool {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -66,11 +67,11 @@ func Preempting(ctx context.Context, ns *netns.NS, o Ours) (lines []string, err 
 	var undoing []string
 	more := false
 	err = ns.Inside(func() error {
-		n := nativeOf(ctx, ns)
-		around := n.around()
+		end := endOf(ctx)
+		around := aroundOf(ns, end)
 		o.packets.around = func() surroundings { *o.asked = true; return around() }
 		err := rawnetlink.Uninterrupted(func() (err error) {
-			found, undoing, more, err = o.nftables(n)
+			found, undoing, more, err = o.nftables(native{ns: ns, end: end})
 			return err
 		})
 		legacy, lines := o.legacy()
@@ -99,8 +100,12 @@ func Preempting(ctx context.Context, ns *netns.NS, o Ours) (lines []string, err 
 // Dropping returns chains of nf_tables, at any priority, that drop what comes into the pod or goes out of it by their policy; maxPreempted at most, and
 // none where that cannot be read. Tables of iptables-legacy are not looked at.
 func Dropping(ctx context.Context, ns *netns.NS) (chains []string) {
+	conn, err := ns.Netlink(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil
+	}
 	read := 0
-	err := nativeOf(ctx, ns).dump(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC, func(body []byte) bool {
+	err = conn.Dump(endOf(ctx), get(unix.NFT_MSG_GETCHAIN, family{number: unix.NFPROTO_UNSPEC}), func(body []byte) bool {
 		read++
 		if b, ok := baseOf(body); ok && b.drops && (b.hook == hookInput || b.hook == hookOutput) {
 			chains = append(chains, iptables.Printable(fmt.Sprintf("%s, table %s, chain %s", b.program, b.table, b.chain)))
@@ -115,12 +120,18 @@ func Dropping(ctx context.Context, ns *netns.NS) (chains []string) {
 
 // Owned reports whether any nftables table goes with the process that owns it (NFT_TABLE_F_OWNER), or whether that cannot be known.
 func Owned(ctx context.Context, ns *netns.NS) (owned bool) {
-	read := 0
-	err := nativeOf(ctx, ns).dump(unix.NFT_MSG_GETTABLE, unix.NFPROTO_UNSPEC, func(body []byte) bool {
-		flags := rawnetlink.Attributes(rawnetlink.Object(body))[unix.NFTA_TABLE_FLAGS]
-		read++
-		owned = number(flags)&rawnetlink.TableOwner != 0 || read > maxChains
-		return !owned
+	err := ns.Inside(func() error {
+		conn, err := ns.Netlink(unix.NETLINK_NETFILTER)
+		if err != nil {
+			return err
+		}
+		read := 0
+		return conn.Dump(endOf(ctx), get(unix.NFT_MSG_GETTABLE, family{number: unix.NFPROTO_UNSPEC}), func(body []byte) bool {
+			flags := rawnetlink.Attributes(rawnetlink.Object(body))[unix.NFTA_TABLE_FLAGS]
+			read++
+			owned = rawnetlink.BigEndian(flags)&rawnetlink.TableOwner != 0 || read > maxChains
+			return !owned
+		})
 	})
 	return owned || err != nil
 }
@@ -129,12 +140,19 @@ func Owned(ctx context.Context, ns *netns.NS) (owned bool) {
 // more reports whether chains were left unread.
 func (o Ours) nftables(n native) (found []base, lines []string, more bool, err error) {
 	behind := map[string]byte{} // families of tables
+	conn, err := n.ns.Netlink(unix.NETLINK_NETFILTER)
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return nil, nil, false, nil
+	}
+	if err != nil {
+		return nil, nil, false, err
+	}
 	tables, err := n.ownTables()
 	if err != nil {
 		return nil, nil, false, err
 	}
 	read, own, shared := 0, iptables.RestoreChainNames(), map[string]bool{}
-	err = n.dump(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC, func(body []byte) bool {
+	err = conn.Dump(n.end, get(unix.NFT_MSG_GETCHAIN, family{number: unix.NFPROTO_UNSPEC}), func(body []byte) bool {
 		read++
 		more = read > maxChains
 		b, ok := baseOf(body)
@@ -154,18 +172,18 @@ func (o Ours) nftables(n native) (found []base, lines []string, more bool, err e
 		found[i].shared = shared[found[i].table]
 	}
 	if err == nil {
-		err = o.readRules(n, found)
+		err = o.readRules(conn, n.end, found)
 	}
 	if err == nil {
-		lines, err = o.undoing(n, behind)
+		lines, err = o.undoing(conn, n.end, behind)
 	}
 	return found, lines, more, err
 }
 
 // readRules reads what the rules of chains before ours do, the earliest first, until there is enough to report.
-func (o Ours) readRules(n native, found []base) (err error) {
+func (o Ours) readRules(conn *rawnetlink.Conn, end time.Time, found []base) (err error) {
 	slices.SortStableFunc(found, byPriority)
-	r := &rulesReader{native: n, ours: o.packets, seen: map[chainAt]chainRules[chainAt]{}}
+	r := &rulesReader{conn: conn, end: end, ours: o.packets, seen: map[chainAt]chainRules{}}
 	reported := 0
 	for i := range found {
 		b := &found[i]
@@ -173,8 +191,9 @@ func (o Ours) readRules(n native, found []base) (err error) {
 			break
 		}
 		if !o.allBehind(*b) && !b.drops && b.rules > o.own(*b) {
+			r.own = o.chainsIn(b.table)
 			_, table, _ := strings.Cut(b.table, " ")
-			if b.does, err = r.does(chainAt{b.family, table, b.chain, b.hook == hookOutput}, o.chainsIn(b.table)); err != nil {
+			if b.does, err = r.does(chainAt{family: b.family, table: table, chain: b.chain, out: b.hook == hookOutput}); err != nil {
 				return err
 			}
 		}
@@ -192,12 +211,12 @@ func (n native) ownTables() (own []string, err error) {
 	names := []string{iptables.TableName, iptables.SecondTableName}
 	var requests []rawnetlink.Request
 	for _, name := range names {
-		requests = append(requests, rawnetlink.Nftables(unix.NFT_MSG_GETTABLE, unix.NFPROTO_INET, rawnetlink.Text(unix.NFTA_TABLE_NAME, name)))
+		requests = append(requests, get(unix.NFT_MSG_GETTABLE, families()[0], rawnetlink.Text(unix.NFTA_TABLE_NAME, name)))
 	}
 	answers, err := n.ask(requests...)
 	for i, a := range answers {
-		if table := a.Object(); table != nil && number(table[unix.NFTA_TABLE_FLAGS])&rawnetlink.TableOwner == 0 {
-			own = append(own, placeOf(unix.NFPROTO_INET, names[i]))
+		if table := a.Object(); table != nil && rawnetlink.BigEndian(table[unix.NFTA_TABLE_FLAGS])&rawnetlink.TableOwner == 0 {
+			own = append(own, "inet "+names[i])
 		}
 	}
 	return own, err
@@ -211,18 +230,18 @@ func baseOf(body []byte) (b base, ok bool) {
 	family := familyNames()[body[0]]
 	a := rawnetlink.Attributes(rawnetlink.Object(body))
 	b = base{
-		program: "nftables", family: body[0], table: placeOf(body[0], rawnetlink.Name(a[unix.NFTA_CHAIN_TABLE])), chain: rawnetlink.Name(a[unix.NFTA_CHAIN_NAME]),
+		program: "nftables", family: body[0], table: family + " " + rawnetlink.Name(a[unix.NFTA_CHAIN_TABLE]), chain: rawnetlink.Name(a[unix.NFTA_CHAIN_NAME]),
 		nat:   rawnetlink.Name(a[unix.NFTA_CHAIN_TYPE]) == "nat",
-		drops: len(a[unix.NFTA_CHAIN_POLICY]) == 4 && number(a[unix.NFTA_CHAIN_POLICY]) == 0,
-		rules: number(a[unix.NFTA_CHAIN_USE]), // nothing else uses a base chain
+		drops: len(a[unix.NFTA_CHAIN_POLICY]) == 4 && rawnetlink.BigEndian(a[unix.NFTA_CHAIN_POLICY]) == 0,
+		rules: rawnetlink.BigEndian(a[unix.NFTA_CHAIN_USE]), // nothing else uses a base chain
 	}
 	hook := rawnetlink.Attributes(a[unix.NFTA_CHAIN_HOOK])
-	at, priority := hook[unix.NFTA_HOOK_HOOKNUM], hook[unix.NFTA_HOOK_PRIORITY]
-	b.hook, b.priority = number(at), int32(number(priority))
+	number, priority := hook[unix.NFTA_HOOK_HOOKNUM], hook[unix.NFTA_HOOK_PRIORITY]
+	b.hook, b.priority = rawnetlink.BigEndian(number), int32(rawnetlink.BigEndian(priority))
 	if family == "netdev" {
 		b.hook += hookIngress // which is its first hook; the second is egress
 	}
-	return b, family != "" && len(at) == 4 && len(priority) == 4
+	return b, family != "" && len(number) == 4 && len(priority) == 4
 }
 
 // legacy returns the built-in chains of iptables-legacy before ours, and lines about other tables that undo what ours do.
@@ -250,7 +269,7 @@ func (o Ours) legacyBefore(t legacyTable, err error) (found []base) {
 	if !ok {
 		return nil
 	}
-	shared := len(o.jumps) > 0 && slices.ContainsFunc(t.called(), func(name string) bool { return slices.Contains(iptables.RestoreChainNames(), name) })
+	shared := len(o.jumps) > 0 && slices.ContainsFunc(iptables.RestoreChainNames(), t.hasChain)
 	rules := t.rulesOf(o.packets, o.chainsIn(t.place()))
 	for _, hook := range []uint32{hookPrerouting, hookInput, hookOutput} {
 		b := base{

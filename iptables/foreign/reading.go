@@ -2,7 +2,6 @@ package foreign
 
 import (
 	"math"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -110,7 +109,7 @@ func (r *reading) address(p pattern, source, not bool) {
 	if r.anywhere {
 		return
 	}
-	if around := r.around(); around.known && !slices.ContainsFunc(around.local, p.meets) {
+	if around := r.around(); around.known && !around.hasAddress(p) {
 		r.misses = true
 	}
 }

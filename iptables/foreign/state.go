@@ -49,13 +49,19 @@ func (r Reader) State(ns *netns.NS) (s State, ok bool) {
 // WithoutLegacy is State where there are no tables of x_tables. It does not look for them, which takes as long as all else.
 func (Reader) WithoutLegacy(ns *netns.NS) (s State, ok bool) {
 	err := ns.Inside(func() error {
-		answers, err := native{ns: ns, end: time.Now().Add(limit)}.ask(rawnetlink.Nftables(unix.NFT_MSG_GETGEN, unix.NFPROTO_UNSPEC))
-		for _, a := range answers {
-			s.Generation = number(a.Object()[unix.NFTA_GEN_ID])
-		}
-		return err
+		s.Generation = native{ns: ns, end: time.Now().Add(limit)}.generation()
+		return nil
 	})
 	return s, err == nil && s.Generation != 0
+}
+
+// generation returns the generation of the calling thread's namespace, or 0.
+func (n native) generation() uint32 {
+	answers, err := n.ask(get(unix.NFT_MSG_GETGEN, family{number: unix.NFPROTO_UNSPEC}))
+	if err != nil || len(answers) == 0 {
+		return 0
+	}
+	return rawnetlink.BigEndian(answers[0].Object()[unix.NFTA_GEN_ID])
 }
 
 // legacy hashes all tables of x_tables without their counters.
@@ -68,7 +74,7 @@ func (r Reader) legacy() (hash uint64, ok bool) {
 			return 0, false
 		}
 		found = true
-		_, _ = h.WriteString(t.file + t.name) // a Hash returns no error
+		_, _ = h.WriteString(t.names + t.name) // a Hash returns no error
 		for entry := range t.each(t.entries) {
 			clear(entry[t.counters:t.size])
 		}

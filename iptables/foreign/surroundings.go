@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 )
@@ -24,16 +25,16 @@ const (
 	routeHeaderSize = 12 // struct rtmsg
 )
 
-// around returns a function that reads the namespace's surroundings once.
-func (n native) around() func() surroundings {
+// aroundOf returns a function that reads a namespace's surroundings once. It is for a thread inside the namespace.
+func aroundOf(ns *netns.NS, end time.Time) func() surroundings {
 	return sync.OnceValue(func() (out surroundings) {
-		conn, err := n.ns.Netlink(unix.NETLINK_ROUTE)
+		conn, err := ns.Netlink(unix.NETLINK_ROUTE)
 		if err != nil {
 			return out
 		}
 		err = rawnetlink.Uninterrupted(func() error {
 			out = surroundings{known: true, devices: map[uint32]string{}}
-			return errors.Join(out.readDevices(conn, n.end), out.readAddresses(conn, n.end, unix.AF_INET), out.readAddresses(conn, n.end, unix.AF_INET6))
+			return errors.Join(out.readDevices(conn, end), out.readAddresses(conn, end, unix.AF_INET), out.readAddresses(conn, end, unix.AF_INET6))
 		})
 		out.known = out.known && err == nil
 		return out

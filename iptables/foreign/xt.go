@@ -46,7 +46,11 @@ func (r *reading) target(name string, revision uint32, info []byte) {
 			r.do(setsMark)
 		}
 	default:
-		r.byName("target", name)
+		e := targetEffects()[name]
+		r.do(e)
+		if e == 0 && !harmlessTarget(name) {
+			r.puzzle("target " + name)
+		}
 	}
 }
 

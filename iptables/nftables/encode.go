@@ -73,24 +73,14 @@ func fill(suffix string, want []iptables.Chain, there map[string]string, sets []
 	return t, nil
 }
 
-// oneWay is an expression about one direction of a connection. The library writes no direction of a zone, and that of a port in the wrong size.
-type oneWay struct {
-	*expr.Ct
-	direction byte
-}
-
-// marshal returns an expression's attributes.
+// marshal returns an expression's attributes. The library leaves out the direction of a zone.
 func marshal(e expr.Any) ([]byte, error) {
-	ct, ok := e.(oneWay)
-	if !ok {
-		return expr.Marshal(unix.NFPROTO_INET, e)
+	data, err := expr.Marshal(unix.NFPROTO_INET, e)
+	if ct, ok := e.(*expr.Ct); !ok || ct.Key != expr.CtKeyZONE || !ct.OptDirection || err != nil {
+		return data, err
 	}
-	register := uint16(unix.NFTA_CT_DREG)
-	if ct.SourceRegister {
-		register = unix.NFTA_CT_SREG
-	}
-	return slices.Concat(rawnetlink.Text(unix.NFTA_EXPR_NAME, "ct"), nested(unix.NFTA_EXPR_DATA,
-		big(unix.NFTA_CT_KEY, uint32(ct.Key)), big(register, ct.Register), rawnetlink.Bytes(unix.NFTA_CT_DIRECTION, []byte{ct.direction}))), nil
+	direction := rawnetlink.Bytes(unix.NFTA_CT_DIRECTION, []byte{expr.CtDirOriginal})
+	return slices.Concat(rawnetlink.Text(unix.NFTA_EXPR_NAME, "ct"), nested(unix.NFTA_EXPR_DATA, find(data, unix.NFTA_EXPR_DATA), direction)), nil
 }
 
 // ruleUserdata returns the rule's comment in the form that nft reads.
@@ -272,11 +262,9 @@ func verdict(a iptables.Action, family uint32) []expr.Any {
 	case iptables.RestoreMark:
 		return []expr.Any{load(iptables.ConnMark, 0), &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg}, leave}
 	case iptables.Zone, iptables.ZoneOneWay:
-		zone, set := number(binaryutil.NativeEndian.PutUint32(a.Num)[:2]), &expr.Ct{Key: expr.CtKeyZONE, SourceRegister: true, Register: reg}
-		if a.Verb == iptables.ZoneOneWay {
-			return []expr.Any{zone, oneWay{set, original}, leave}
-		}
-		return []expr.Any{zone, set, leave}
+		zone := number(binaryutil.NativeEndian.PutUint32(a.Num)[:2])
+		oneWay := a.Verb == iptables.ZoneOneWay
+		return []expr.Any{zone, &expr.Ct{Key: expr.CtKeyZONE, SourceRegister: true, Register: reg, OptDirection: oneWay}, leave}
 	case iptables.Jump:
 		return []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: a.Chain}}
 	case iptables.Goto:

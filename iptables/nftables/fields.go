@@ -13,9 +13,6 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// original is the direction of the packets that open a connection (IP_CT_DIR_ORIGINAL).
-const original = 0
-
 // reg is the only register that our rules use: each condition loads it, compares it, and no longer needs it.
 const reg = 1
 
@@ -69,7 +66,7 @@ func load(f iptables.Field, family uint32) expr.Any {
 	case iptables.SrcType, iptables.DstType:
 		return &expr.Fib{Register: reg, FlagSADDR: f == iptables.SrcType, FlagDADDR: f == iptables.DstType, ResultADDRTYPE: true}
 	case iptables.ReplySrcPort:
-		return oneWay{&expr.Ct{Key: expr.CtKeyPROTOSRC, Register: reg}, iptables.Reply}
+		return &expr.Ct{Key: expr.CtKeyPROTOSRC, Register: reg, Direction: iptables.Reply}
 	case iptables.Socket, iptables.Transparent:
 		return &expr.Socket{Key: expr.SocketKeyTransparent, Register: reg}
 	case iptables.SrcPort, iptables.DstPort, iptables.TCPFlags:

@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	nft "github.com/google/nftables"
-	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/internal/netns"
-	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/foreign"
 	"istio-pod-network-controller/test/kerneltest"
@@ -20,26 +17,24 @@ import (
 func own(t *testing.T, ns *netns.NS, names ...string) (end func()) {
 	t.Helper()
 	kerneltest.NeedOwnedTables(t)
-	var pod *rawnetlink.Conn
-	var replaced transaction
-	for _, name := range names {
-		table := transaction{message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE), deleteTable(), message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, big(unix.NFTA_TABLE_FLAGS, rawnetlink.TableOwner))}
-		replaced = append(replaced, table.in(name)...)
-	}
-	err := ns.Inside(func() (err error) {
-		if pod, err = rawnetlink.Open(unix.NETLINK_NETFILTER); err != nil {
-			return err
-		}
-		answers, err := pod.Ask(time.Now().Add(time.Minute), rawnetlink.Batch(replaced)...)
-		for _, a := range answers {
-			err = errors.Join(err, a.Err)
-		}
-		return err
-	})
+	pod, err := nft.New(nft.WithNetNSFd(ns.Fd()), nft.AsLasting())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pod.Close // the table goes with its owner
+	for _, name := range names {
+		table := &nft.Table{Family: nft.TableFamilyINet, Name: name}
+		pod.AddTable(table)
+		pod.DelTable(table)
+		pod.AddTable(&nft.Table{Family: nft.TableFamilyINet, Name: name, Flags: nft.TableFlagOwner})
+	}
+	if err := pod.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := pod.CloseLasting(); err != nil { // the table goes with its owner
+			t.Fatal(err)
+		}
+	}
 }
 
 // listenAll opens the listeners that answer for the application, the proxy and the world beyond.

@@ -37,18 +37,29 @@ func Before(ns *netns.NS) (lines []string, err error) {
 
 // before returns the lines of one family. Without our rule there are none: nothing is in front of it.
 func (n *namespace) before(h policyState) (lines []string, err error) {
-	var found []string
-	request := rawnetlink.Request{Kind: unix.RTM_GETRULE, Header: h.header(0, 0, 0)}
-	_, err = n.dump(request, func() { found, lines = nil, nil }, func(header []byte, a map[uint16][]byte) bool {
-		switch {
-		case number(a[unix.FRA_TABLE]) == iptables.RouteTable && h.rule(header, a).exact:
-			lines = found
-			return false
-		case takes(header, a) && len(found) < maxBefore:
-			found = append(found, fmt.Sprintf("policy rule of %s, priority %d: %s", h.name(), number(a[unix.FRA_PRIORITY]), does(header[7], number(a[unix.FRA_TABLE]))))
-		}
-		return true
+	err = rawnetlink.Uninterrupted(func() error {
+		var found []string
+		read := 0
+		lines = nil
+		return n.conn.Dump(n.end, rawnetlink.Request{Kind: unix.RTM_GETRULE, Header: h.header(0, 0, 0)}, func(body []byte) bool {
+			read++
+			if len(body) < headerSize || body[0] != h.family {
+				return read < maxRead
+			}
+			a := rawnetlink.Attributes(body[headerSize:])
+			switch {
+			case number(a[unix.FRA_TABLE]) == iptables.RouteTable && h.rule(body[:headerSize], a).exact:
+				lines = found
+				return false
+			case takes(body[:headerSize], a) && len(found) < maxBefore:
+				found = append(found, fmt.Sprintf("policy rule of %s, priority %d: %s", h.name(), number(a[unix.FRA_PRIORITY]), does(body[7], number(a[unix.FRA_TABLE]))))
+			}
+			return read < maxRead
+		})
 	})
+	if missing(err) {
+		return nil, nil
+	}
 	return lines, err
 }
 

@@ -80,6 +80,11 @@ func (n *namespace) families() []byte {
 	return []byte{unix.AF_INET}
 }
 
+// missing reports whether an error of a list says that there is nothing to list: no such table, or no IPv6 in the kernel (ipv6.disable=1).
+func missing(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAFNOSUPPORT)
+}
+
 // readPolicy reads the rules and routes that may be ours.
 func (n *namespace) readPolicy() (err error) {
 	n.policy = nil
@@ -130,33 +135,24 @@ func (n *namespace) list(
 	kind uint16, h policyState, attributes [][]byte, take func([]byte, map[uint16][]byte) found,
 ) (out []found, unread bool, err error) {
 	request := rawnetlink.Request{Kind: kind, Header: h.header(0, 0, 0), Attributes: attributes}
-	unread, err = n.dump(request, func() { out = nil }, func(header []byte, a map[uint16][]byte) bool {
-		if number(a[unix.RTA_TABLE]) == iptables.RouteTable {
-			out = append(out, take(header, a))
-		}
-		return true
-	})
-	return out, unread, err
-}
-
-// dump calls visit with the header and the attributes of each rule or route of the request's family, as long as visit returns true. It calls begin
-// first, again if what was read has changed meanwhile. unread reports whether there are more than are read.
-func (n *namespace) dump(request rawnetlink.Request, begin func(), visit func(header []byte, a map[uint16][]byte) bool) (unread bool, err error) {
 	err = rawnetlink.Uninterrupted(func() error {
-		begin()
 		read := 0
+		out = nil
 		return n.conn.Dump(n.end, request, func(body []byte) bool {
 			read++
-			if unread = read > maxRead; unread || len(body) < headerSize || body[0] != request.Header[0] {
-				return !unread
+			unread = read > maxRead
+			if !unread && len(body) >= headerSize && body[0] == h.family {
+				if a := rawnetlink.Attributes(body[headerSize:]); number(a[unix.RTA_TABLE]) == iptables.RouteTable {
+					out = append(out, take(body[:headerSize], a))
+				}
 			}
-			return visit(body[:headerSize], rawnetlink.Attributes(body[headerSize:]))
+			return !unread
 		})
 	})
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAFNOSUPPORT) { // no such table, or no IPv6 in the kernel (ipv6.disable=1)
-		return false, nil
+	if missing(err) {
+		return nil, false, nil
 	}
-	return unread, err
+	return out, unread, err
 }
 
 // header serves as struct rtmsg and as struct fib_rule_hdr. The table's number does not fit in, so it is an attribute.

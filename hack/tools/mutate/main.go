@@ -31,7 +31,7 @@ var accepted string
 
 // builders are the files whose functions make rules. leave are functions in them that make none.
 var (
-	builders = []string{"rules.go", "conds.go", "sets.go", "inbound.go", "outbound.go", "tproxy.go", "zones.go", "reused.go", "validation.go", "ports.go", "spec.go"}
+	builders = []string{"rules.go", "conds.go", "sets.go", "inbound.go", "outbound.go", "tproxy.go", "zones.go", "reused.go", "validation.go", "directipv6.go", "ports.go", "spec.go"}
 	leave    = []string{"Validate", "Hash", "DefaultSpec", "Marks", "ChainNames", "Validation", "CapturesListener", "String", "text", "Contains", "SubtractPorts", "SplitPorts", "portLists"}
 )
 

@@ -11,32 +11,6 @@ import (
 	"istio-pod-network-controller/internal/netns"
 )
 
-// setDemux has the kernel look for a packet's connection after all translation only, where its own early look would find another one. The setting
-// costs each packet that comes in a lookup of its route, and stays when the rules go.
-func setDemux(ns *netns.NS) error {
-	var system unix.Utsname
-	if err := unix.Uname(&system); err != nil || !confuses(unix.ByteSliceToString(system.Release[:])) {
-		return err
-	}
-	return set(ns, "net/ipv4/tcp_early_demux", "0")
-}
-
-// set sets a variable of the kernel's. Linux before 5.2, where the backend is iptables, cannot, and goes without.
-func set(ns *netns.NS, name, value string) error {
-	if err := netns.SetSysctl(ns, name, value); err != nil && !errors.Is(err, unix.ENOSYS) {
-		return fmt.Errorf("set %s: %w", strings.ReplaceAll(name, "/", "."), err)
-	}
-	return nil
-}
-
-// confuses reports whether a kernel takes two connections of a client for each other, if they come from one port and are redirected to one: the second
-// gets another source port, but only after the early look, and is never opened. Linux 6.7 looks again (its commit e27c3295114b).
-func confuses(release string) bool {
-	var major, minor int
-	n, _ := fmt.Sscanf(release, "%d.%d", &major, &minor)
-	return n == 2 && (major < 6 || major == 6 && minor < 7)
-}
-
 const settings = "net/ipv4/conf/all/"
 
 // unsourced reports whether the kernel drops what comes in for a transparent proxy: with src_valid_mark, which programs for VPNs set, it looks for the
@@ -66,5 +40,9 @@ func acceptSources(ns *netns.NS) error {
 	if err != nil || !defeated {
 		return err
 	}
-	return set(ns, settings+"accept_local", "1")
+	err = netns.SetSysctl(ns, settings+"accept_local", "1")
+	if err == nil || errors.Is(err, unix.ENOSYS) { // before Linux 5.2, with the backend iptables
+		return nil
+	}
+	return fmt.Errorf("set net.ipv4.conf.all.accept_local: %w", err)
 }
