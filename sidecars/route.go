@@ -25,27 +25,32 @@ func routeOf(o observed, d decision) (to intent.ManagedProxy, serves, known bool
 	starts := slices.ContainsFunc(d.plan.Actions, func(a plan.Action) bool {
 		return a.Verb == plan.Start || a.Verb == plan.Stop && a.ID == d.plan.Serving // which makes room for one
 	})
-	serving := o.container(d.plan.Serving)
-	switch {
-	case serving != nil:
-		to = o.home.Epoch(serving.Epoch).Facts().Proxy
-	case d.version != nil && starts:
+	var beside []intent.Owner
+	for _, c := range o.containers {
+		isServing := c.ID == d.plan.Serving
+		if !isServing && c.State != sidecar.Running {
+			continue
+		}
+		of := o.home.Epoch(c.Epoch).Facts().Proxy
+		if isServing {
+			to, serves = of, true
+		} else if of.Profile != "" {
+			beside = append(beside, of.Owner)
+		}
+	}
+	if !serves && d.version != nil && starts {
 		to = d.version.ManagedProxy()
 	}
 	if to.Profile == "" {
 		return to, false, false
 	}
-	for _, c := range o.containers {
-		if of := o.home.Epoch(c.Epoch).Facts().Proxy; c.State == sidecar.Running && of.Profile != "" {
-			to.Beside = append(to.Beside, of.Owner)
-		}
-	}
+	to.Beside = beside
 	if d.version != nil && starts {
 		to.Beside = append(to.Beside, d.version.ManagedProxy().Owner)
 	}
 	slices.SortFunc(to.Beside, func(a, b intent.Owner) int { return cmp.Or(cmp.Compare(a.UID, b.UID), cmp.Compare(a.GID, b.GID)) })
 	to.Beside = slices.DeleteFunc(slices.Compact(to.Beside), func(other intent.Owner) bool { return other == to.Owner })
-	return to, serving != nil, true
+	return to, serves, true
 }
 
 // needsRules reports whether an action is done only once the rules lead where they have to: a start, as the new proxy's own connections would be

@@ -13,7 +13,7 @@ import (
 const (
 	// memoryName is the file in /dev/shm that the Envoys of a line share.
 	memoryName = "envoy_shared_memory_0"
-	// memoryCopy is its copy in the home, which only the node's root can read. Names of what one proxy has have a number instead.
+	// memoryCopy is its copy in the home, which only the node's root can read. Files of one proxy have its epoch in their names.
 	memoryCopy = "shared-memory"
 	// maxMemory bounds it: the proxy can write what it wants. Envoy's has 104 bytes.
 	maxMemory = 64 << 10

@@ -15,7 +15,7 @@ import (
 
 // Facts are what was decided when an epoch's proxy was made, and is needed while it runs. They are kept in the home, for agents that start later.
 type Facts struct {
-	// Proxy is what the rules need to know of it.
+	// Proxy has the user, the ports and the mode of the proxy, for the rules.
 	Proxy intent.ManagedProxy
 	// StatusPort is pilot-agent's, and AdminPort Envoy's: of Istio's proxy alone.
 	StatusPort, AdminPort int32

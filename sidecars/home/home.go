@@ -70,7 +70,7 @@ type Home struct{ Path string }
 // Of returns the home of a sandbox.
 func (h Homes) Of(k podnet.Key) Home { return Home{filepath.Join(h.Root, name(k))} }
 
-// Epoch is what one proxy of the sandbox has in its home.
+// Epoch stands for one proxy of the sandbox: its files, secrets, facts and notes in the home.
 type Epoch struct {
 	home   Home
 	number uint32

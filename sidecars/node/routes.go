@@ -119,7 +119,7 @@ func (r *routes) applied(s podnet.Sandbox, now routeTarget) (before routeTarget,
 	defer r.mu.Unlock()
 	old, known := r.known[s.UID]
 	if !known && now.Profile == "" {
-		r.known[s.UID] = route{Sandbox: s.ID, Now: now} // without a note, which is for the next agent
+		r.known[s.UID] = route{Sandbox: s.ID, Now: now, Applied: true} // without a note, which is for the next agent
 		return routeTarget{}, false, nil
 	}
 	if !known || old.Sandbox != s.ID {
