@@ -57,7 +57,8 @@ func TestQuick_flags_areThoseOfTheClustersPrograms(t *testing.T) {
 		"-buildvcs=false": "-buildvcs=false -trimpath '-gcflags=" + program.Gcflags + "'",
 	} {
 		cmd := exec.CommandContext(t.Context(), "../../../quick.sh", "../../../quick.sh", "bash", "-c", "echo $CGO_ENABLED $GOFLAGS")
-		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "GOENV=off", "GOFLAGS=" + before}
+		// The home is the caller's: the go command's telemetry writes to a fresh one after the command has ended, while the test removes it.
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "GOENV=off", "GOFLAGS=" + before}
 		out, err := cmd.CombinedOutput()
 		if got := strings.TrimSpace(string(out)); err != nil || got != "0 "+want {
 			t.Errorf("GOFLAGS=%s: %v, %q, want %q", before, err, got, want)
