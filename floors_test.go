@@ -84,7 +84,7 @@ var rooms = []room{
 		others: "golang.org/x/sys/unix k8s.io/api/core/v1 sigs.k8s.io/controller-runtime/pkg/log",
 	},
 	{dir: "sidecars/probe", own: "api/v1alpha1 sidecars/profile", never: impure},
-	{dir: "sidecars/rollout", own: "api/v1alpha1 internal/podnet sidecars/home sidecars/istio sidecars/profile", others: "k8s.io/apimachinery"},
+	{dir: "sidecars/rollout", own: "api/v1alpha1 internal/podnet internal/printable sidecars/home sidecars/istio sidecars/profile", others: "k8s.io/apimachinery"},
 	{dir: "sidecars", own: "api/v1alpha1 internal/intent internal/jitter internal/podnet internal/printable internal/sidecar sidecars/home sidecars/istio sidecars/plan sidecars/probe sidecars/profile sidecars/rollout", others: "github.com/prometheus golang.org/x k8s.io sigs.k8s.io"},
 	{dir: "sidecars/shared", own: "api/v1alpha1 internal/jitter internal/podnet internal/printable internal/sidecar sidecars sidecars/home sidecars/profile", others: "golang.org/x k8s.io sigs.k8s.io"},
 

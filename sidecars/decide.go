@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/plan"
@@ -42,7 +41,7 @@ func desired(o observed, mem memory, p *profile.Version, upgrade bool, now time.
 		Hash: p.Hash, MaxRunning: p.MaxRunning(), HotRestart: hotRestart, Upgrade: upgrade || !needsSlot(o),
 		StartLimit: time.Duration(p.Spec.Readiness.StartSeconds) * time.Second, DrainLimit: p.DrainLimit(), Epoch: mem.epoch, RetryAt: mem.failures.retryAt(),
 	}
-	if p.Spec.Handover == v1alpha1.HandoverReusePort {
+	if p.Spec.Handover == profile.HandoverReusePort {
 		out.Slots = profile.Slots
 	}
 	if mem.upgrades.noHandover == p.Hash || cannotHandOver(o, mem.failures) {

@@ -136,7 +136,7 @@ func TestSweep_sandboxEnded_removesContainer(t *testing.T) {
 func TestStop_agentIsKilledBehindIt_nextAgentStartsProxy(t *testing.T) {
 	for kill, survived := 1, false; !survived && !t.Failed(); kill++ {
 		bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-			n.profile.Spec.Handover, n.profile.Spec.RestartPolicy = v1alpha1.HandoverNone, profile.RestartOnFailure
+			n.profile.Spec.Handover, n.profile.Spec.RestartPolicy = profile.HandoverNone, profile.RestartOnFailure
 			m, stop := agent()
 			m.Follow(sandboxOf("u1"))
 			after(time.Second)

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
@@ -77,9 +76,8 @@ func (n *fakeNode) checkEnd(p *fakeProxy) {
 // made returns what the rules need to know of a proxy. n.mu is held.
 func (n *fakeNode) made(p *fakeProxy) intent.ManagedProxy {
 	for _, spec := range append(slices.Clone(n.earlier), n.profile.Spec) {
-		if profile.HashOf(spec) == p.Hash {
-			object := v1alpha1.ProxyProfile{ObjectMeta: n.profile.ObjectMeta, Spec: spec}
-			if version, err := profile.Compile(&object); err == nil {
+		if spec.Hash() == p.Hash {
+			if version, err := profile.New(n.profile.Name, spec); err == nil {
 				return version.ManagedProxy()
 			}
 		}

@@ -37,10 +37,10 @@ type fakeNode struct {
 	behave    func(*fakeProxy) // how a proxy that is started behaves
 	broken    []string
 
-	profile  v1alpha1.ProxyProfile
-	chosen   string                            // by all pods, but
-	choices  map[string]*v1alpha1.ProxyProfile // by a pod's UID: other profiles
-	during   map[string]func()                 // is done once, in the middle of a call
+	profile  fakeProfile
+	chosen   string                  // by all pods, but
+	choices  map[string]*fakeProfile // by a pod's UID: other profiles
+	during   map[string]func()       // is done once, in the middle of a call
 	wish     string
 	held     bool
 	ending   bool
@@ -59,9 +59,27 @@ type fakeNode struct {
 	ownUsers bool   // the pods have a user namespace
 	rules    map[podnet.Key]*fakeRules
 	slow     time.Duration // how long it takes to apply rules
-	earlier  []v1alpha1.ProxyProfileSpec
+	earlier  []profile.Spec
 	manager  *Manager // the last agent's
 	later    bool     // the pods ran when they chose the profile
+}
+
+// fakeProfile is a ProxyProfile.
+type fakeProfile struct {
+	Name       string
+	Generation int64
+	Spec       profile.Spec
+}
+
+// compile copies what tests change in place.
+func (p fakeProfile) compile() (*profile.Version, error) {
+	spec := p.Spec
+	spec.Files, spec.Secrets = slices.Clone(spec.Files), slices.Clone(spec.Secrets)
+	if l := spec.Liveness; l != nil {
+		copied := *l
+		spec.Liveness = &copied
+	}
+	return profile.New(p.Name, spec)
 }
 
 // fakeProxy is a container with a proxy. It is ready readyAfter its start; a negative time is never.
@@ -80,10 +98,10 @@ type fakeProxy struct {
 func newNode() *fakeNode {
 	n := &fakeNode{buried: make(chan struct{}), containers: map[string]*fakeProxy{}, failures: map[string]error{}, said: map[string]Status{}, rules: map[podnet.Key]*fakeRules{}, chosen: "edge"}
 	n.behave = func(p *fakeProxy) { p.readyAfter, p.drains = 200*time.Millisecond, time.Second }
-	n.profile = v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge", Generation: 1}, Spec: v1alpha1.ProxyProfileSpec{
+	n.profile = fakeProfile{Name: "edge", Generation: 1, Spec: profile.Spec{
 		NamespaceSelector: &metav1.LabelSelector{}, Image: "localhost/haproxy:1", Args: []string{"-f", "/etc/sidecar/haproxy.cfg"},
-		Handover: v1alpha1.HandoverHAProxy, DrainSeconds: 45, RunAsUser: int64(os.Getuid()), RunAsGroup: int64(os.Getgid()),
-		Readiness: v1alpha1.Readiness{TCPPort: 15021, StartSeconds: 10, PeriodSeconds: 10}, Rollout: v1alpha1.Rollout{MaxParallel: 2},
+		Handover: profile.HandoverHAProxy, RunAsUser: int64(os.Getuid()), RunAsGroup: int64(os.Getgid()),
+		Readiness: profile.Readiness{TCPPort: 15021, StartSeconds: 10, PeriodSeconds: 10}, Rollout: v1alpha1.Rollout{DrainSeconds: 45, MaxParallel: 2},
 		Network: v1alpha1.Network{OutboundPort: 15001, InboundPort: 15006}, RestartPolicy: "Always",
 		Files: []v1alpha1.File{{Name: "haproxy.cfg", Template: "# {{ .Pod.Name }}", Syntax: "haproxy"}},
 	}}

@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/sidecars/rollout"
 )
 
@@ -37,7 +36,7 @@ func (n *fakeNode) Choice(_ context.Context, s podnet.Sandbox) (Choice, error) {
 	if other := n.choices[s.UID]; other != nil {
 		object, chosen = other, other.Name
 	}
-	out := Choice{Name: chosen, Hash: profile.HashOf(object.Spec), Ending: n.ending, Finished: n.finished, Restart: n.wish, Held: n.held}
+	out := Choice{Name: chosen, Hash: object.Spec.Hash(), Ending: n.ending, Finished: n.finished, Restart: n.wish, Held: n.held}
 	if chosen == "" {
 		return Choice{OptedOut: true}, n.failures["choice"]
 	}
@@ -49,7 +48,7 @@ func (n *fakeNode) Choice(_ context.Context, s podnet.Sandbox) (Choice, error) {
 		return out, nil
 	}
 	var err error
-	out.Profile, err = profile.Compile(object)
+	out.Profile, err = object.compile()
 	out.Later = n.later && n.rules[s.Key()] == nil
 	return out, errors.Join(err, n.failures["choice"])
 }
@@ -62,7 +61,7 @@ func (n *fakeNode) Report(s podnet.Sandbox, status Status) {
 
 // sum counts what is reported, as the profile's status does. n.mu is held.
 func (n *fakeNode) sum() (out rollout.NodeCount) {
-	hash := profile.HashOf(n.profile.Spec)
+	hash := n.profile.Spec.Hash()
 	for _, s := range n.said {
 		out.Pods++
 		switch {

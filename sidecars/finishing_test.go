@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
-	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/probe"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // signalled is a node that notes which proxies get which signals.
@@ -69,7 +69,7 @@ func TestFinish_proxies_onlyRunningOnesAreTold(t *testing.T) {
 	}{
 		"HAProxy": {want: []string{"c001 SIGUSR1"}, took: 20 * time.Millisecond},
 		"another": {
-			prepare: func(n *fakeNode) { n.profile.Spec.Handover = v1alpha1.HandoverNone }, want: []string{"c001 SIGTERM"}, took: 20 * time.Millisecond,
+			prepare: func(n *fakeNode) { n.profile.Spec.Handover = profile.HandoverNone }, want: []string{"c001 SIGTERM"}, took: 20 * time.Millisecond,
 		},
 		"one that does not finish": {
 			prepare: func(n *fakeNode) { n.behave = func(p *fakeProxy) { p.drains = -1 } }, want: []string{"c001 SIGUSR1", "c001 SIGKILL"}, took: finishWait,

@@ -100,7 +100,7 @@ func TestStart_presentVersionFails_isOfLastGood(t *testing.T) {
 				if !n.sum().Paused || n.sum().Upgraded != 0 {
 					t.Errorf("the profile's status is %+v", n.sum())
 				}
-				bad, err := profile.Compile(&v1alpha1.ProxyProfile{Spec: n.profile.Spec})
+				bad, err := fakeProfile{Spec: n.profile.Spec}.compile()
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -230,7 +230,7 @@ func TestStart_lastGoodWorksNoMore_triesPresentVersion(t *testing.T) {
 // Without a handover a version that fails costs the pod its connections, once in a while.
 func TestUpgrade_withoutHandoverFails_oldOneComesBack(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		n.profile.Spec.Handover = v1alpha1.HandoverNone
+		n.profile.Spec.Handover = profile.HandoverNone
 		n.behave = only(endsAtOnce, image(2))
 		recorded := made{fakeNode: n}
 		m, stop := agent()

@@ -65,7 +65,7 @@ func canFollow(next *sidecar.HotRestart, from *sidecar.Container, p *profile.Ver
 		running = "unknown"
 	}
 	return fmt.Errorf("the running proxy stays: its hot restart has the version %s, and that of %s is %s; "+
-		"set hotRestart.onIncompatibleVersion to Replace to have it stopped first, or make the pod anew", running, p.Spec.Image, next.Version)
+		"set update.handover.envoyHotRestart.onIncompatibleVersion to Replace to have it stopped first, or make the pod anew", running, p.Spec.Image, next.Version)
 }
 
 func protocol(ctx context.Context, prober Prober, spec sidecar.Spec) (string, error) {

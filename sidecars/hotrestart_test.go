@@ -21,15 +21,15 @@ func (n *fakeNode) Serves(context.Context, podnet.Sandbox, uint32) error { retur
 func (n *fakeNode) Listens(context.Context, podnet.Sandbox, *profile.Version) error { return nil }
 
 // envoyProfile returns the fake node's profile, for Envoys.
-func envoyProfile(t *testing.T, changes ...func(*v1alpha1.ProxyProfileSpec)) *profile.Version {
+func envoyProfile(t *testing.T, changes ...func(*profile.Spec)) *profile.Version {
 	t.Helper()
 	object := newNode().profile
-	object.Spec.Handover, object.Spec.Args = v1alpha1.HandoverEnvoy, []string{"-c", "/etc/sidecar/envoy.yaml"}
+	object.Spec.Handover, object.Spec.Args = profile.HandoverEnvoy, []string{"-c", "/etc/sidecar/envoy.yaml"}
 	object.Spec.Files = []v1alpha1.File{{Name: "envoy.yaml", Template: "path: {{.AdminSocket}}", Syntax: "yaml"}}
 	for _, change := range changes {
 		change(&object.Spec)
 	}
-	p, err := profile.Compile(&object)
+	p, err := object.compile()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,14 +52,14 @@ func TestTakePlace_versions_decide(t *testing.T) {
 	running := func(version string) *sidecar.Container {
 		return &sidecar.Container{Epoch: 4, Labels: sidecar.Labels{HotRestart: &sidecar.HotRestart{Line: 3, Epoch: 1, Version: version}}}
 	}
-	replace := func(s *v1alpha1.ProxyProfileSpec) {
-		s.HotRestart = &v1alpha1.HotRestart{OnIncompatibleVersion: v1alpha1.IncompatibleReplace}
+	replace := func(s *profile.Spec) {
+		s.HotRestart = &v1alpha1.EnvoyHotRestart{OnIncompatibleVersion: v1alpha1.IncompatibleReplace}
 	}
-	keep := func(*v1alpha1.ProxyProfileSpec) {}
+	keep := func(*profile.Spec) {}
 	failed := fmt.Errorf("no such program")
 	for name, c := range map[string]struct {
 		from    *sidecar.Container
-		change  func(*v1alpha1.ProxyProfileSpec)
+		change  func(*profile.Spec)
 		answer  string
 		failure error
 		want    string // the place, or

@@ -69,7 +69,7 @@ func withMesh(n *fakeNode) {
 		roots:  map[string][]byte{"root-cert.pem": []byte("root-1")},
 	}
 	spec := &n.profile.Spec
-	spec.Istio = &v1alpha1.Istio{Revision: "1-31", Namespace: "istio-system"}
+	spec.Istio = &istio.ControlPlane{Revision: "1-31", Namespace: "istio-system"}
 	spec.StopSignal, spec.Args, spec.Files, spec.Readiness.HTTPGet = "", nil, nil, nil
 	spec.Env = []v1alpha1.EnvVar{{Name: "POD_NAME", Value: "mine"}}
 }
@@ -118,7 +118,7 @@ func TestIstio_newPod_proxyIsAsInjected(t *testing.T) {
 			t.Errorf("the pod gets no label: %+v", said)
 		}
 		spec := n.containers["c001"].spec
-		if path.Base(spec.Command[0]) != "pilot-agent" || !slices.Equal(spec.Args[:2], []string{"proxy", "sidecar"}) || spec.StopSignal != "TERM" || spec.Hash != profile.HashOf(n.profile.Spec) {
+		if path.Base(spec.Command[0]) != "pilot-agent" || !slices.Equal(spec.Args[:2], []string{"proxy", "sidecar"}) || spec.StopSignal != "TERM" || spec.Hash != n.profile.Spec.Hash() {
 			t.Errorf("it is made from %+v", spec)
 		}
 		for _, want := range []string{"SIDECAR_EPOCH=0", "POD_NAME=mine", "POD_NAMESPACE=shop", "INSTANCE_IP=10.0.0.1"} {
@@ -177,7 +177,7 @@ func TestIstio_somethingIsMissing_saysWhatAndStartsLater(t *testing.T) {
 			func(n *fakeNode) {
 				n.profile.Spec.Env = []v1alpha1.EnvVar{{Name: "ISTIO_META_DNS_CAPTURE", Value: "true"}}
 			},
-			func(n *fakeNode) { n.profile.Spec.Handover = v1alpha1.HandoverNone }, "choose a profile with handover none",
+			func(n *fakeNode) { n.profile.Spec.Handover = profile.HandoverNone }, "choose a profile with handover none",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

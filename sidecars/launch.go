@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/home"
@@ -130,7 +129,7 @@ func create(ctx context.Context, m *Manager, o observed, mem memory, p *profile.
 			return o, mem, err
 		}
 	}
-	if p.Spec.Handover == v1alpha1.HandoverReusePort {
+	if p.Spec.Handover == profile.HandoverReusePort {
 		unmoved, err := shareListeners(ctx, m.Asker, o.sandbox, from)
 		if err != nil {
 			return o, mem, err
@@ -151,7 +150,7 @@ func create(ctx context.Context, m *Manager, o observed, mem memory, p *profile.
 // handOver readies the running proxy for its successor. The error says why it cannot take over: the kernel shares a port (SO_REUSEPORT), and Envoy its
 // memory, only between proxies of one user.
 func handOver(o observed, from sidecar.Container, l launch) error {
-	if l.instance.Version.Spec.Handover == v1alpha1.HandoverHAProxy {
+	if l.instance.Version.Spec.Handover == profile.HandoverHAProxy {
 		return o.home.GiveSocket(from.Epoch, l.owner)
 	}
 	of, next := o.home.Epoch(from.Epoch).Facts().Proxy, l.instance.Version.ManagedProxy()

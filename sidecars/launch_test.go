@@ -12,6 +12,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // The API server has no addresses of a new pod: the fake's never has.
@@ -47,7 +48,7 @@ func TestUpgrade_withoutHandoverNothingToStart_oldOneStays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-				n.profile.Spec.Handover = v1alpha1.HandoverNone
+				n.profile.Spec.Handover = profile.HandoverNone
 				m, stop := agent()
 				defer stop()
 				m.Follow(sandboxOf("u1"))
@@ -77,7 +78,7 @@ func (r *beside) Create(ctx context.Context, s sidecar.Spec) (string, error) {
 // A proxy that could not take over from one of another kind hands over to its own successor.
 func TestUpgrade_predecessorCouldNotHandOver_successorCan(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		n.profile.Spec.Handover = v1alpha1.HandoverNone
+		n.profile.Spec.Handover = profile.HandoverNone
 		m, stop := agent()
 		defer stop()
 		recorded := &beside{fakeNode: n}

@@ -179,7 +179,7 @@ func killEverywhere(t *testing.T, late bool, prepare func(*fakeNode)) {
 // upgradeKilled upgrades a proxy by an agent that is killed, and another one after it. It reports whether the first one made fewer calls.
 func (n *fakeNode) upgradeKilled(t *testing.T, kill int, agent func() (*Manager, func())) (survived bool) {
 	t.Helper()
-	n.profile.Spec.DrainSeconds = 600 // a proxy that nobody tells runs on
+	n.profile.Spec.Rollout.DrainSeconds = 600 // a proxy that nobody tells runs on
 	m, stop := agent()
 	m.Follow(sandboxOf("u1"))
 	n.change(func() { n.killAfter = kill })

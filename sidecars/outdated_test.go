@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // A pod that wishes for a new proxy gets one, once for each new wish and with the profile's handover, whichever agents come and go.
@@ -34,7 +35,7 @@ func TestWish_values_areShortAndDiffer(t *testing.T) {
 
 // A pod that wishes for a new proxy while one of a new version starts says nothing of that version.
 func TestOutdate_wishDuringUpgrade_isNoFailure(t *testing.T) {
-	for _, handover := range []v1alpha1.Handover{v1alpha1.HandoverHAProxy, v1alpha1.HandoverNone} {
+	for _, handover := range []profile.Handover{profile.HandoverHAProxy, profile.HandoverNone} {
 		t.Run(string(handover), func(t *testing.T) {
 			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 				n.profile.Spec.Handover = handover

@@ -163,17 +163,17 @@ func (n *fakeNode) hang(id string, canHandOver bool) {
 // A proxy that hangs is replaced: with a handover if it still can, else by one that starts when it has ended. It counts as a restart.
 func TestLiveness_proxyHangs_isReplaced(t *testing.T) {
 	for name, c := range map[string]struct {
-		handover    v1alpha1.Handover
+		handover    profile.Handover
 		canHandOver bool
-		liveness    *v1alpha1.Liveness
+		liveness    *profile.Liveness
 		wantEpoch   uint32
 	}{
-		"it hands over":                       {v1alpha1.HandoverHAProxy, true, &v1alpha1.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}, 1},
-		"it cannot hand over":                 {v1alpha1.HandoverHAProxy, false, &v1alpha1.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}, 2},
-		"there is no handover":                {v1alpha1.HandoverNone, true, &v1alpha1.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}, 1},
-		"the profile does not want it to be":  {v1alpha1.HandoverHAProxy, true, nil, 0},
-		"it has not missed enough of them":    {v1alpha1.HandoverHAProxy, true, &v1alpha1.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 50}, 0},
-		"it is not asked before it was ready": {v1alpha1.HandoverHAProxy, true, &v1alpha1.Liveness{TCPPort: 15021, PeriodSeconds: 3600}, 0},
+		"it hands over":                       {profile.HandoverHAProxy, true, &profile.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}, 1},
+		"it cannot hand over":                 {profile.HandoverHAProxy, false, &profile.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}, 2},
+		"there is no handover":                {profile.HandoverNone, true, &profile.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}, 1},
+		"the profile does not want it to be":  {profile.HandoverHAProxy, true, nil, 0},
+		"it has not missed enough of them":    {profile.HandoverHAProxy, true, &profile.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 50}, 0},
+		"it is not asked before it was ready": {profile.HandoverHAProxy, true, &profile.Liveness{TCPPort: 15021, PeriodSeconds: 3600}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
@@ -207,8 +207,8 @@ func TestLiveness_proxyHangs_isReplaced(t *testing.T) {
 // A proxy that hangs each time is replaced with pauses.
 func TestLiveness_eachProxyHangs_isReplacedWithPauses(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		n.profile.Spec.Handover = v1alpha1.HandoverNone
-		n.profile.Spec.Liveness = &v1alpha1.Liveness{TCPPort: 15021, PeriodSeconds: 1, FailureThreshold: 1}
+		n.profile.Spec.Handover = profile.HandoverNone
+		n.profile.Spec.Liveness = &profile.Liveness{TCPPort: 15021, PeriodSeconds: 1, FailureThreshold: 1}
 		n.behave = func(p *fakeProxy) {
 			time.AfterFunc(200*time.Millisecond, func() { n.change(func() { p.hangs = true }) })
 		}
@@ -245,7 +245,7 @@ func (q ownPort) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, 
 // that starts then.
 func TestAsk_newVersionWorksElsewhere_olderProxyIsAskedItsOwnWay(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		n.profile.Spec.Liveness = &v1alpha1.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}
+		n.profile.Spec.Liveness = &profile.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}
 		n.behave = only(func(p *fakeProxy) {
 			if p.PodUID != "u1" {
 				p.readyAfter = -1
@@ -281,7 +281,7 @@ func TestAsk_newVersionWorksElsewhere_olderProxyIsAskedItsOwnWay(t *testing.T) {
 // A proxy that hangs says nothing of the version that its successor is of.
 func TestLiveness_proxyHangsDuringUpgrade_newVersionHasNotFailed(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		n.profile.Spec.Liveness = &v1alpha1.Liveness{TCPPort: 15021, PeriodSeconds: 2, FailureThreshold: 1}
+		n.profile.Spec.Liveness = &profile.Liveness{TCPPort: 15021, PeriodSeconds: 2, FailureThreshold: 1}
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))

@@ -164,7 +164,7 @@ func TestForget_otherEpoch_keepsItsFiles(t *testing.T) {
 // A proxy without handover is ended for its new version. That is no failure.
 func TestStop_replacedProxy_isNoFailure(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		n.profile.Spec.Handover = v1alpha1.HandoverNone
+		n.profile.Spec.Handover = profile.HandoverNone
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))

@@ -10,6 +10,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // Move counts.
@@ -22,8 +23,8 @@ func (n *fakeNode) Move(context.Context, podnet.Sandbox) error {
 // sharePorts gives the fake node a profile whose proxies listen side by side.
 func (n *fakeNode) sharePorts() {
 	spec := &n.profile.Spec
-	spec.Handover, spec.StopSignal, spec.Args = v1alpha1.HandoverReusePort, "QUIT", []string{"-c", "/etc/sidecar/nginx.conf"}
-	spec.Readiness.TCPPort, spec.Readiness.HTTPGet = 0, &v1alpha1.HTTPGet{Socket: "admin-{epoch}.sock", Path: "/ready"}
+	spec.Handover, spec.StopSignal, spec.Args = profile.HandoverReusePort, "QUIT", []string{"-c", "/etc/sidecar/nginx.conf"}
+	spec.Readiness.TCPPort, spec.Readiness.HTTPGet = 0, &profile.HTTPGet{Socket: "admin-{epoch}.sock", Path: "/ready"}
 	spec.Files = []v1alpha1.File{{Name: "nginx.conf", Template: "listen unix:{{.AdminSocket}}; listen 127.0.0.1:909{{.Slot}};"}}
 	before := n.behave
 	n.behave = func(p *fakeProxy) { before(p); p.from = "whichever listens" }

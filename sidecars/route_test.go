@@ -12,7 +12,7 @@ import (
 // madeAnew deletes the profile, and makes it anew under its name, with other ports and, as root, another user.
 func (n *fakeNode) madeAnew(m *Manager) {
 	n.change(func() {
-		n.earlier = append(n.earlier, *n.profile.Spec.DeepCopy())
+		n.earlier = append(n.earlier, n.profile.Spec)
 		n.profile.Generation = 1
 		n.profile.Spec.Network = v1alpha1.Network{OutboundPort: 15011, InboundPort: 15016}
 		if os.Getuid() == 0 {

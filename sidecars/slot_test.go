@@ -82,7 +82,7 @@ func TestTakeTurn_podChoosesOtherProfile_othersAreUpgraded(t *testing.T) {
 		n.change(func() {
 			other := n.profile
 			other.Name = "other"
-			n.choices = map[string]*v1alpha1.ProxyProfile{has: &other}
+			n.choices = map[string]*fakeProfile{has: &other}
 		})
 		m.Notify("edge")
 		after(time.Minute)
@@ -93,7 +93,7 @@ func TestTakeTurn_podChoosesOtherProfile_othersAreUpgraded(t *testing.T) {
 // A pod whose old proxies still drain has no room for an upgrade, and holds up nobody meanwhile.
 func TestTakeTurn_oldProxiesDrain_othersAreUpgraded(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		n.profile.Spec.Rollout.MaxParallel, n.profile.Spec.DrainSeconds = 1, 600
+		n.profile.Spec.Rollout.MaxParallel, n.profile.Spec.Rollout.DrainSeconds = 1, 600
 		n.behave = func(p *fakeProxy) {
 			p.readyAfter, p.drains = 200*time.Millisecond, time.Second
 			if p.PodUID != "u6" {

@@ -168,7 +168,7 @@ func TestWatch_drainedProxyEnds_isRemovedLater(t *testing.T) {
 // That a proxy hung is why it was replaced, also if the runtime tells later how the successor ended to which it could not hand over.
 func TestLiveness_successorsEndIsToldLate_messageSaysThatItHung(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		n.profile.Spec.Handover, n.profile.Spec.Liveness = v1alpha1.HandoverHAProxy, &v1alpha1.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}
+		n.profile.Spec.Handover, n.profile.Spec.Liveness = profile.HandoverHAProxy, &profile.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}
 		m, stop := agent()
 		defer stop()
 		r := &tardy{fakeNode: n, late: "c002", tells: wordsTime / 2}

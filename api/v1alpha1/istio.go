@@ -1,7 +1,10 @@
 package v1alpha1
 
-// Istio names the control plane of a proxy that is Istio's own.
+// Istio is Istio's own proxy. What Istio's injector would write is computed for each new proxy from the control plane's ConfigMaps and the pod. Image
+// is Istio's (proxyv2), of the control plane's version.
 type Istio struct {
+	Process `json:",inline"`
+
 	// Revision of the control plane; empty for an Istio without revisions. The ConfigMaps istio-REVISION and istio-sidecar-injector-REVISION of its
 	// namespace say how its proxies run.
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$`
@@ -15,6 +18,16 @@ type Istio struct {
 	// +kubebuilder:default=istio-system
 	// +optional
 	Namespace string `json:"namespace,omitempty"`
+
+	// Readiness says when the proxy is asked at its status port, and how often it may miss.
+	// +kubebuilder:default={}
+	// +optional
+	Readiness IstioReadiness `json:"readiness,omitempty"`
+
+	// Update says how a new version of the profile reaches the running proxies.
+	// +kubebuilder:default={}
+	// +optional
+	Update IstioUpdate `json:"update,omitempty"`
 }
 
 // ConfigMapKeys are keys of a ConfigMap of the pod's namespace.

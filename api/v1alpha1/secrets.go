@@ -11,7 +11,6 @@ type SecretReference struct {
 // SecretSource is a directory for a proxy, in memory and read-only: exactly one of secret, configMap, serviceAccountToken and workloadAPI.
 //
 // +kubebuilder:validation:XValidation:rule="[has(self.secret), has(self.configMap), has(self.serviceAccountToken), has(self.workloadAPI)].filter(x, x).size() == 1",message="exactly one of secret, configMap, serviceAccountToken and workloadAPI"
-// +kubebuilder:validation:XValidation:rule="!has(self.upgradeOnRotation) || !self.upgradeOnRotation || !has(self.workloadAPI)",message="upgradeOnRotation is for secret, configMap and serviceAccountToken: a proxy asks the workload API itself"
 type SecretSource struct {
 	// Name of the directory in /run/sidecar-secrets.
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
@@ -36,7 +35,8 @@ type SecretSource struct {
 	WorkloadAPI *WorkloadAPI `json:"workloadAPI,omitempty"`
 
 	// UpgradeOnRotation has a new proxy take over when the files change, as after a change of the profile: for proxies that read their files
-	// only when they start, such as HAProxy. Others see the new files at once, by the link ..data, which is replaced in one step.
+	// only when they start, such as HAProxy. Others see the new files at once, by the link ..data, which is replaced in one step. A proxy asks the
+	// workloadAPI itself, which has none.
 	// +optional
 	UpgradeOnRotation bool `json:"upgradeOnRotation,omitempty"`
 }

@@ -137,13 +137,13 @@ func (f *Facts) young() map[string]bool {
 	return out
 }
 
-// sharedProxies looks for the DaemonSet that each profile of mode shared needs.
+// sharedProxies looks for the DaemonSet that each shared profile needs.
 func sharedProxies(f *Facts) finding {
 	ours := f.ours()
 	shared := 0
 	var without, behind []string
 	for profile, spec := range f.Profiles {
-		if spec.Mode != v1alpha1.ModeShared {
+		if spec.Shared == nil {
 			continue
 		}
 		shared++
@@ -199,12 +199,13 @@ func proxyRoom(f *Facts) finding {
 	room := 0
 	var tight []string
 	for _, p := range f.Pods {
-		spec, has := f.Profiles[p.Profile]
-		if !has || spec.Mode == v1alpha1.ModeShared || !p.Running || !p.MemoryLimited {
+		spec := f.Profiles[p.Profile]
+		process := spec.Process()
+		if process == nil || !p.Running || !p.MemoryLimited {
 			continue
 		}
 		room++
-		switch limit := spec.Resources.MemoryLimit; {
+		switch limit := process.Resources.MemoryLimit; {
 		case limit == nil && p.MemoryRoom < 1:
 			tight = append(tight, fmt.Sprintf("%s (%s of memory without a limit)", p, bytes(p.MemoryRoom)))
 		case limit != nil && p.MemoryRoom < max(limit.Value(), 1):

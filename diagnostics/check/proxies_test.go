@@ -24,12 +24,12 @@ func withProxy(f *Facts) *v1alpha1.ManagedProxy {
 }
 
 func sharedEdge() map[string]v1alpha1.ProxyProfileSpec {
-	return map[string]v1alpha1.ProxyProfileSpec{"edge": {Mode: v1alpha1.ModeShared}}
+	return map[string]v1alpha1.ProxyProfileSpec{"edge": {Shared: &v1alpha1.Shared{}}}
 }
 
 func limitedEdge(memory string) map[string]v1alpha1.ProxyProfileSpec {
 	limit := resource.MustParse(memory)
-	return map[string]v1alpha1.ProxyProfileSpec{"edge": {Resources: v1alpha1.Resources{MemoryLimit: &limit}}}
+	return map[string]v1alpha1.ProxyProfileSpec{"edge": {Istio: &v1alpha1.Istio{Process: v1alpha1.Process{Resources: v1alpha1.Resources{MemoryLimit: &limit}}}}}
 }
 
 func managedProxy(pod string) v1alpha1.ManagedProxy {
@@ -86,7 +86,7 @@ func proxyCases() map[string]changed {
 			f.Profiles, f.Pods[0].MemoryLimited, f.Pods[0].MemoryRoom = limitedEdge("64Mi"), true, 32<<20
 		}), check: "proxy-room", level: Warn, want: "shop/cart (32Mi of 64Mi)"},
 		"a pod with no room for a proxy without a limit": {change: with(func(f *Facts, _ *v1alpha1.ManagedProxy) {
-			f.Profiles, f.Pods[0].MemoryLimited = map[string]v1alpha1.ProxyProfileSpec{"edge": {}}, true
+			f.Profiles, f.Pods[0].MemoryLimited = map[string]v1alpha1.ProxyProfileSpec{"edge": {Container: &v1alpha1.Container{}}}, true
 		}), check: "proxy-room", level: Warn, want: "shop/cart (0 of memory without a limit)"},
 		"a pod with room for the proxy": {change: with(func(f *Facts, _ *v1alpha1.ManagedProxy) {
 			f.Profiles, f.Pods[0].MemoryLimited, f.Pods[0].MemoryRoom = limitedEdge("64Mi"), true, 64<<20
@@ -122,7 +122,7 @@ func pagesOf(t *testing.T) func(context.Context, string, metav1.ListOptions) ([]
 		}
 		one := v1alpha1.ProxyProfile{ObjectMeta: object("", "edge"+o.Continue)}
 		if next == "" {
-			one.Spec.Mode = v1alpha1.ModeShared
+			one.Spec.Shared = &v1alpha1.Shared{}
 		}
 		return json.Marshal(v1alpha1.ProxyProfileList{ListMeta: meta, Items: []v1alpha1.ProxyProfile{one}})
 	}
@@ -136,7 +136,7 @@ func TestGather_sidecars_areReduced(t *testing.T) {
 	c.Resources = append(c.Resources, &metav1.APIResourceList{GroupVersion: v1alpha1.GroupVersion().String()})
 	g := Gatherer{Client: c, Objects: pagesOf(t), Intent: func([]string) (intent.Config, error) { return intent.Config{}, nil }}
 	f := g.Gather(t.Context())
-	if len(f.failed) > 0 || len(f.Proxies) != 2 || f.Proxies[0].Name != "cart" || f.Proxies[0].Status.Message != "m" || len(f.Profiles) != 2 || f.Profiles["edgemore"].Mode != v1alpha1.ModeShared || !f.runsProxies() {
+	if len(f.failed) > 0 || len(f.Proxies) != 2 || f.Proxies[0].Name != "cart" || f.Proxies[0].Status.Message != "m" || len(f.Profiles) != 2 || f.Profiles["edgemore"].Shared == nil || !f.runsProxies() {
 		t.Errorf("%+v, %+v, %v", f.failed, f.Proxies, f.Profiles)
 	}
 }

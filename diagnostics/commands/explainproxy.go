@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/sidecars/istio"
 )
@@ -39,22 +38,30 @@ func explainProxy(w workload, ns *corev1.Namespace, from manifests) (*explainedP
 	case !has:
 		out.Unknown = fmt.Sprintf("the ProxyProfile is not among the manifests: add what kubectl get proxyprofile %s -o yaml prints", name)
 		return out, nil
-	case spec.Mode == v1alpha1.ModeShared:
+	case spec.Shared != nil:
 		out.Unknown = "it is shared by the pods of a node: see the DaemonSet that the chart's value sidecars.shared makes"
 		return out, nil
 	}
-	out.Image, out.Command = spec.Image, slices.Concat(spec.Command, spec.Args)
+	process := spec.Process()
+	if process == nil {
+		out.Unknown = "the ProxyProfile has none of container, istio and shared: write it anew if it is of an earlier build"
+		return out, nil
+	}
+	if c := spec.Container; c != nil {
+		out.Command = slices.Concat(c.Command, c.Args)
+	}
+	out.Image = process.Image
 	var env []istio.Variable
-	for _, e := range spec.Env {
+	for _, e := range process.Env {
 		env = append(env, istio.Variable{Name: e.Name, Value: cmp.Or(e.Value, e.FieldPath)})
 	}
-	if spec.Istio != nil {
-		mesh, err := istio.ReadMesh(*spec.Istio, from.configMap)
+	if of := spec.Istio; of != nil {
+		mesh, err := istio.ReadMesh(istio.ControlPlane{Revision: of.Revision, Namespace: of.Namespace}, from.configMap)
 		if err != nil {
 			out.Unknown = err.Error()
 			return out, nil //nolint:nilerr // it is no fault of the pod
 		}
-		proxy, err := mesh.Proxy(istio.Pod{Pod: w.running(), Profile: spec, Env: env})
+		proxy, err := mesh.Proxy(istio.Pod{Pod: w.running(), Network: spec.Network, Resources: process.Resources, Beside: of.Update.Handover.None == nil, Env: env})
 		if err != nil {
 			return out, fmt.Errorf("ProxyProfile %q: %w", name, err)
 		}

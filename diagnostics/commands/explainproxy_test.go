@@ -21,7 +21,7 @@ spec: {template: {metadata: {annotations: {pod-network-controller.istio.io/sidec
 apiVersion: pod-network-controller.istio.io/v1alpha1
 kind: ProxyProfile
 metadata: {name: mesh}
-spec: {image: "localhost/proxyv2:1", handover: reuse-port, istio: {revision: 1-31}, env: [{name: OWN, value: mine}]}
+spec: {istio: {image: "localhost/proxyv2:1", revision: 1-31, env: [{name: OWN, value: mine}]}}
 `
 	meshConfigMap = `
 apiVersion: v1
@@ -72,7 +72,7 @@ func TestExplainProxy_istio_saysWhatWouldStart(t *testing.T) {
 }
 
 func TestExplainProxy_otherProfile_isShown(t *testing.T) {
-	plain := strings.Replace(meshProfile, "handover: reuse-port, istio: {revision: 1-31}", "command: [envoy], args: [-c, x]", 1)
+	plain := strings.NewReplacer("istio:", "container:", "revision: 1-31", "command: [envoy], args: [-c, x]").Replace(meshProfile)
 	_, all, _ := answers(t, meshWorkload+"---"+plain)
 	want := &explainedProxy{Profile: "mesh", Image: "localhost/proxyv2:1", Command: []string{"envoy", "-c", "x"}, Env: []string{"OWN=mine"}}
 	if diff := cmp.Diff(want, all[0].Proxy); diff != "" {
@@ -84,10 +84,11 @@ func TestExplainProxy_otherProfile_isShown(t *testing.T) {
 func TestExplainProxy_unread_saysWhy(t *testing.T) {
 	all := meshWorkload + "---" + meshProfile + "---" + meshConfigMap + "---" + meshValues
 	for name, c := range map[string]struct{ manifests, want string }{
-		"no profile":               {meshWorkload, "kubectl get proxyprofile mesh -o yaml"},
-		"no ConfigMap":             {meshWorkload + "---" + meshProfile, "read ConfigMap istio-system/istio-1-31: it is not among the manifests: add what kubectl -n istio-system get configmap istio-1-31 -o yaml prints"},
-		"a mesh that is no YAML":   {strings.Replace(all, "trustDomain: example.org", "a: [", 1), "key mesh is no MeshConfig in YAML"},
-		"a profile of shared ones": {strings.Replace(all, "spec: {image", "spec: {mode: shared, image", 1), "it is shared by the pods of a node"},
+		"no profile":                    {meshWorkload, "kubectl get proxyprofile mesh -o yaml"},
+		"no ConfigMap":                  {meshWorkload + "---" + meshProfile, "read ConfigMap istio-system/istio-1-31: it is not among the manifests: add what kubectl -n istio-system get configmap istio-1-31 -o yaml prints"},
+		"a mesh that is no YAML":        {strings.Replace(all, "trustDomain: example.org", "a: [", 1), "key mesh is no MeshConfig in YAML"},
+		"a profile of shared ones":      {strings.Replace(all, "spec: {istio", "spec: {shared: {}, other", 1), "it is shared by the pods of a node"},
+		"a profile of an earlier build": {strings.Replace(all, "spec: {istio", "spec: {other", 1), "none of container, istio and shared"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, all, errOut := answers(t, c.manifests)

@@ -227,7 +227,7 @@ func TestSecrets_hostileUsers_onlyProxyReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	source := v1alpha1.SecretSource{Name: "tls", Secret: &v1alpha1.SecretKeys{}}
-	version := &profile.Version{Spec: v1alpha1.ProxyProfileSpec{Secrets: []v1alpha1.SecretSource{source}}}
+	version := &profile.Version{Spec: profile.Spec{Secrets: []v1alpha1.SecretSource{source}}}
 	mounts := h.Mounts(profile.Instance{Version: version})
 	proxy := startContainer(t, "proxy", id, "", mounts)
 	if got := proxy.ask(t, "read"); got != marker+"-1 <nil>" {

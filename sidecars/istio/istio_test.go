@@ -26,7 +26,7 @@ func parsed(t *testing.T, mesh, values string) *Mesh {
 
 func ofRevision(t *testing.T, revision, mesh, values string) *Mesh {
 	t.Helper()
-	m, err := ReadMesh(v1alpha1.Istio{Revision: revision}, func(string, string) (*corev1.ConfigMap, error) {
+	m, err := ReadMesh(ControlPlane{Revision: revision}, func(string, string) (*corev1.ConfigMap, error) {
 		return &corev1.ConfigMap{Data: map[string]string{"mesh": mesh, "values": values}}, nil
 	})
 	if err != nil {
@@ -148,9 +148,9 @@ func TestProxy_DNSCapture_runsAlone(t *testing.T) {
 			p := aPod(annotated(keyConfig, tc.annotation))
 			p.Env = tc.env
 			for p.Slot = range uint32(2) {
-				p.Profile.Handover = v1alpha1.HandoverNone
+				p.Beside = false
 				computed(t, parsed(t, aMesh, someMap), p)
-				p.Profile.Handover = v1alpha1.HandoverReusePort
+				p.Beside = true
 				if _, err := parsed(t, aMesh, someMap).Proxy(p); tc.want != "" {
 					wantError(t, err, tc.want)
 				} else if err != nil {
@@ -195,7 +195,7 @@ func TestProxy_slots_shareNoPort(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			m, p := parsed(t, tc.mesh, someMap), aPod(tc.change)
-			p.Profile.Network = tc.network
+			p.Network = tc.network
 			first, firstEnv := computed(t, m, p)
 			p.Slot = 1
 			other, otherEnv := computed(t, m, p)

@@ -10,13 +10,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
-
-	"istio-pod-network-controller/api/v1alpha1"
 )
 
 // Mesh is what the ConfigMaps of a control plane say about its proxies.
 type Mesh struct {
-	of     v1alpha1.Istio
+	of     ControlPlane
 	config meshConfig
 	values values
 }
@@ -61,15 +59,21 @@ type values struct {
 // DefaultNamespace is where a control plane is unless its profile says otherwise.
 const DefaultNamespace = "istio-system"
 
+// ControlPlane is what computes the configuration of Istio's proxies. An Istio without revisions has an empty one.
+type ControlPlane struct {
+	Revision  string `json:"revision,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
+}
+
 // Sources are the texts in a control plane's ConfigMaps of which its proxies are computed.
 type Sources struct {
-	Of     v1alpha1.Istio `json:"of"`
-	Mesh   string         `json:"mesh"`
-	Values string         `json:"values"`
+	Of     ControlPlane `json:"of"`
+	Mesh   string       `json:"mesh"`
+	Values string       `json:"values"`
 }
 
 // ReadMesh reads and parses the ConfigMaps of a control plane.
-func ReadMesh(of v1alpha1.Istio, get func(namespace, name string) (*corev1.ConfigMap, error)) (*Mesh, error) {
+func ReadMesh(of ControlPlane, get func(namespace, name string) (*corev1.ConfigMap, error)) (*Mesh, error) {
 	s, err := Read(of, get)
 	if err != nil {
 		return nil, err
@@ -78,7 +82,7 @@ func ReadMesh(of v1alpha1.Istio, get func(namespace, name string) (*corev1.Confi
 }
 
 // Read reads the two ConfigMaps of a control plane, which get returns by their names; nil is for a missing one.
-func Read(of v1alpha1.Istio, get func(namespace, name string) (*corev1.ConfigMap, error)) (Sources, error) {
+func Read(of ControlPlane, get func(namespace, name string) (*corev1.ConfigMap, error)) (Sources, error) {
 	of.Namespace = cmp.Or(of.Namespace, DefaultNamespace)
 	texts := map[string]string{}
 	for _, part := range []struct{ name, key string }{{"istio", "mesh"}, {"istio-sidecar-injector", "values"}} {

@@ -8,8 +8,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-
-	"istio-pod-network-controller/api/v1alpha1"
 )
 
 const (
@@ -20,7 +18,7 @@ const (
 // Proxy computes how pilot-agent runs for a pod, by Istio's template manifests/charts/istio-control/istio-discovery/files/injection-template.yaml.
 // Its errors name the setting and its value.
 func (m *Mesh) Proxy(p Pod) (Proxy, error) {
-	if err := m.checkListeners(p.Profile.Network); err != nil {
+	if err := m.checkListeners(p.Network); err != nil {
 		return Proxy{}, err
 	}
 	config, err := proxyConfig(m.config.DefaultConfig, p.Pod.Annotations)
@@ -42,7 +40,7 @@ func (m *Mesh) Proxy(p Pod) (Proxy, error) {
 	for _, v := range p.Env {
 		env.set(v.Name, v.Value)
 	}
-	if p.Profile.Handover == v1alpha1.HandoverReusePort {
+	if p.Beside {
 		if err := checkAlone(env); err != nil {
 			return Proxy{}, err
 		}
@@ -134,11 +132,11 @@ func (m *Mesh) identity(p Pod) (env environment) {
 	env.set("SERVICE_ACCOUNT", p.Pod.Spec.ServiceAccountName)
 	env.set("HOST_IP", p.Pod.Status.HostIP)
 	env.set("TRUST_DOMAIN", m.config.TrustDomain)
-	if limit := p.Profile.Resources.CPULimit; limit != nil && limit.Value() > 0 { // whole CPUs, rounded up
+	if limit := p.Resources.CPULimit; limit != nil && limit.Value() > 0 { // whole CPUs, rounded up
 		env.set("ISTIO_CPU_LIMIT", fmt.Sprint(limit.Value())) // Envoy's workers, if the configuration has no concurrency
 		env.set("GOMAXPROCS", fmt.Sprint(limit.Value()))
 	}
-	if limit := p.Profile.Resources.MemoryLimit; limit != nil && limit.Value() > 0 {
+	if limit := p.Resources.MemoryLimit; limit != nil && limit.Value() > 0 {
 		env.set("GOMEMLIMIT", fmt.Sprint(limit.Value()))
 	}
 	if policy := text(m.values.Pilot.Env["COMPLIANCE_POLICY"]); policy != "" {

@@ -17,7 +17,7 @@ import (
 func TestProxy_usualMesh_isAsInIstiosTemplate(t *testing.T) {
 	p := aPod(nil)
 	cpu, memory := resource.MustParse("1500m"), resource.MustParse("1Gi")
-	p.Profile.Resources = v1alpha1.Resources{CPULimit: &cpu, MemoryLimit: &memory}
+	p.Resources = v1alpha1.Resources{CPULimit: &cpu, MemoryLimit: &memory}
 	proxy, env := computed(t, parsed(t, aMesh, someMap), p)
 	wantArgs := []string{"proxy", "sidecar", "--domain", "shop.svc.cluster.local", "--proxyLogLevel=", "--proxyComponentLogLevel=", "--log_output_level="}
 	if !slices.Equal(proxy.Command, []string{"/usr/local/bin/pilot-agent"}) || !slices.Equal(proxy.Args, wantArgs) {

@@ -18,8 +18,11 @@ type Pod struct {
 	Pod *corev1.Pod
 	// Slot is 0 or 1: two proxies that run side by side for a while have different slots.
 	Slot uint32
-	// Profile is what the pod has chosen. Its Env is not read.
-	Profile v1alpha1.ProxyProfileSpec
+	// Network and Resources are what the pod's profile says.
+	Network   v1alpha1.Network
+	Resources v1alpha1.Resources
+	// Beside reports whether the next proxy runs beside it for a while.
+	Beside bool
 	// Env are the profile's own variables, which win.
 	Env []Variable
 }

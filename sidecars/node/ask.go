@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/jitter"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
@@ -49,7 +48,7 @@ func (a asker) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, ep
 	if err := a.checkPorts(ctx, s, p, ports); err != nil {
 		return err
 	}
-	if p.Spec.Handover == v1alpha1.HandoverHAProxy && q == probe.Ready {
+	if p.Spec.Handover == profile.HandoverHAProxy && q == probe.Ready {
 		if err := askHAProxy(ctx, a.homes.HandoverSocket(s, epoch)); err != nil {
 			return err
 		}
@@ -162,7 +161,7 @@ func connect(ctx context.Context, fd int, port int32) (net.Conn, error) {
 	return conn, errors.Join(err, file.Close())
 }
 
-func (a asker) askHTTP(ctx context.Context, s podnet.Sandbox, page *v1alpha1.HTTPGet) error {
+func (a asker) askHTTP(ctx context.Context, s podnet.Sandbox, page *profile.HTTPGet) error {
 	if page.Socket != "" {
 		return ask(ctx, http.MethodGet, "http://localhost"+page.Path, func(ctx context.Context) (net.Conn, error) {
 			return home.DialSocket(ctx, filepath.Join(a.homes.RunDirectory(s), page.Socket))

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars/home"
@@ -47,30 +46,30 @@ func TestAsk_eachKindOfReadiness_isAsked(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		readiness v1alpha1.Readiness
-		handover  v1alpha1.Handover
+		readiness profile.Readiness
+		handover  profile.Handover
 		epoch     uint32
 		ready     bool
 	}{
-		"a port":                         {readiness: v1alpha1.Readiness{TCPPort: 7001}, ready: true},
-		"a port where nobody listens":    {readiness: v1alpha1.Readiness{TCPPort: 7003}},
-		"a page":                         {readiness: v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 7002, Path: "/ready"}}, ready: true},
-		"a page elsewhere, not followed": {readiness: v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 7002, Path: "/moved"}}, ready: true},
-		"a page that says no":            {readiness: v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 7002, Path: "/down"}}},
-		"a page that is not answered":    {readiness: v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 7004, Path: "/ready"}}},
-		"a socket":                       {readiness: v1alpha1.Readiness{Socket: "admin"}, ready: true},
-		"no socket":                      {readiness: v1alpha1.Readiness{Socket: "none"}},
-		"a link to a socket":             {readiness: v1alpha1.Readiness{Socket: "link"}},
-		"a file":                         {readiness: v1alpha1.Readiness{Socket: "file"}},
-		"a port, by its own socket":      {readiness: v1alpha1.Readiness{TCPPort: 7001}, handover: v1alpha1.HandoverHAProxy, epoch: 1, ready: true},
+		"a port":                         {readiness: profile.Readiness{TCPPort: 7001}, ready: true},
+		"a port where nobody listens":    {readiness: profile.Readiness{TCPPort: 7003}},
+		"a page":                         {readiness: profile.Readiness{HTTPGet: &profile.HTTPGet{Port: 7002, Path: "/ready"}}, ready: true},
+		"a page elsewhere, not followed": {readiness: profile.Readiness{HTTPGet: &profile.HTTPGet{Port: 7002, Path: "/moved"}}, ready: true},
+		"a page that says no":            {readiness: profile.Readiness{HTTPGet: &profile.HTTPGet{Port: 7002, Path: "/down"}}},
+		"a page that is not answered":    {readiness: profile.Readiness{HTTPGet: &profile.HTTPGet{Port: 7004, Path: "/ready"}}},
+		"a socket":                       {readiness: profile.Readiness{Socket: "admin"}, ready: true},
+		"no socket":                      {readiness: profile.Readiness{Socket: "none"}},
+		"a link to a socket":             {readiness: profile.Readiness{Socket: "link"}},
+		"a file":                         {readiness: profile.Readiness{Socket: "file"}},
+		"a port, by its own socket":      {readiness: profile.Readiness{TCPPort: 7001}, handover: profile.HandoverHAProxy, epoch: 1, ready: true},
 		"a port, by a socket of its own that nobody answers": {
-			readiness: v1alpha1.Readiness{TCPPort: 7001}, handover: v1alpha1.HandoverHAProxy, epoch: 3,
+			readiness: profile.Readiness{TCPPort: 7001}, handover: profile.HandoverHAProxy, epoch: 3,
 		},
-		"a port whose process accepts nothing": {readiness: v1alpha1.Readiness{TCPPort: 7005}},
-		"a socket of its own, no port":         {readiness: v1alpha1.Readiness{TCPPort: 7003}, handover: v1alpha1.HandoverHAProxy, epoch: 1},
-		"a port of another epoch":              {readiness: v1alpha1.Readiness{TCPPort: 7001}, handover: v1alpha1.HandoverHAProxy, epoch: 2},
+		"a port whose process accepts nothing": {readiness: profile.Readiness{TCPPort: 7005}},
+		"a socket of its own, no port":         {readiness: profile.Readiness{TCPPort: 7003}, handover: profile.HandoverHAProxy, epoch: 1},
+		"a port of another epoch":              {readiness: profile.Readiness{TCPPort: 7001}, handover: profile.HandoverHAProxy, epoch: 2},
 	} {
-		p := &profile.Version{Spec: v1alpha1.ProxyProfileSpec{Readiness: c.readiness, Handover: c.handover}}
+		p := &profile.Version{Spec: profile.Spec{Readiness: c.readiness, Handover: c.handover}}
 		if err := a.Ask(t.Context(), s, p, c.epoch, probe.Ready); c.ready != (err == nil) {
 			t.Errorf("%s: %v", name, err)
 		} else if err != nil && strings.Contains(err.Error(), "127.0.0.1:") {

@@ -36,8 +36,9 @@ func newChoosing() choosing {
 		},
 		ns: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"team": "a"}}},
 		profile: &v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge", Generation: 3}, Spec: v1alpha1.ProxyProfileSpec{
-			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}, RunAsUser: 1337, RunAsGroup: 1337,
-			Network: v1alpha1.Network{OutboundPort: 15001, InboundPort: 15006},
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}},
+			Network:           v1alpha1.Network{OutboundPort: 15001, InboundPort: 15006},
+			Container:         &v1alpha1.Container{Process: v1alpha1.Process{RunAsUser: 1337, RunAsGroup: 1337}},
 		}},
 	}
 }
@@ -95,7 +96,9 @@ func TestChoice_podCannotHaveProfile_saysWhy(t *testing.T) {
 			func(c *choosing) { c.pod.Annotations[intent.KeySidecar] = "egde" }, `there is no ProxyProfile "egde": create it, or choose another one`,
 		},
 		"a profile with a bad template": {
-			func(c *choosing) { c.profile.Spec.Files = []v1alpha1.File{{Name: "x.cfg", Template: "{{ .Pod.Name "}} }, `the ProxyProfile "edge" cannot be used: `,
+			func(c *choosing) {
+				c.profile.Spec.Container.Files = []v1alpha1.File{{Name: "x.cfg", Template: "{{ .Pod.Name "}}
+			}, `the ProxyProfile "edge" cannot be used: `,
 		},
 		"a profile with a bad selector": {
 			func(c *choosing) { c.profile.Spec.NamespaceSelector.MatchLabels["a b"] = "c" }, "cannot be used: namespaceSelector",
@@ -107,7 +110,7 @@ func TestChoice_podCannotHaveProfile_saysWhy(t *testing.T) {
 		"a proxy, and has its port":      {func(c *choosing) { app(c).Ports = []corev1.ContainerPort{{ContainerPort: 15006}} }, `"app" listens on port 15006`},
 		"a proxy, known by a group that the pod gives": {
 			func(c *choosing) {
-				c.profile.Spec.Network.Transparent, c.profile.Spec.RunAsGroup = true, 1337
+				c.profile.Spec.Container.Transparent = true
 				c.pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &proxy}
 			}, "the pod's fsGroup gives group 1337, which is the proxy's, to container \"app\"",
 		},
@@ -180,7 +183,7 @@ func TestChoice_podWishesNewProxy_isRead(t *testing.T) {
 // Whether the node is held is in the profile's status, which changes without the profile.
 func TestChoice_nodeIsNotAdmitted_isHeld(t *testing.T) {
 	cluster := newChoosing()
-	cluster.profile.Spec.Rollout.MaxNodes = 1
+	cluster.profile.Spec.Container.Update.MaxNodes = 1
 	read := cluster.read(t)
 	for _, admitted := range []int32{0, 65536} {
 		if admitted > 0 {

@@ -12,7 +12,7 @@ import (
 
 // Every agent receives each status of a profile, and looks at its pods only if it says something else to its node.
 func TestConcernsNode_statusChanges_onlyAdmissionPasses(t *testing.T) {
-	spec := v1alpha1.ProxyProfileSpec{Rollout: v1alpha1.Rollout{MaxNodes: 1}}
+	spec := v1alpha1.ProxyProfileSpec{Istio: &v1alpha1.Istio{Update: v1alpha1.IstioUpdate{Rollout: v1alpha1.Rollout{MaxNodes: 1}}}}
 	of := func(hash string, admitted int32) *v1alpha1.RolloutStatus {
 		return &v1alpha1.RolloutStatus{Hash: hash, Admitted: admitted}
 	}

@@ -23,10 +23,10 @@ type envoyNode struct{ *realNode }
 
 func newEnvoyNode(t *testing.T) envoyNode {
 	t.Helper()
-	return envoyNode{newRealNode(t, 1, "envoy", v1alpha1.ProxyProfileSpec{
+	return envoyNode{newRealNode(t, 1, "envoy", profile.Spec{
 		NamespaceSelector: &metav1.LabelSelector{}, Image: "envoy:1", Args: []string{"-c", "/etc/sidecar/envoy.json"},
-		Handover: v1alpha1.HandoverEnvoy, DrainSeconds: 1, RunAsUser: 1337, RunAsGroup: 1337,
-		Readiness: v1alpha1.Readiness{TCPPort: 15021, StartSeconds: 20, PeriodSeconds: 10}, Rollout: v1alpha1.Rollout{MaxParallel: 1},
+		Handover: profile.HandoverEnvoy, RunAsUser: 1337, RunAsGroup: 1337,
+		Readiness: profile.Readiness{TCPPort: 15021, StartSeconds: 20, PeriodSeconds: 10}, Rollout: v1alpha1.Rollout{DrainSeconds: 1, MaxParallel: 1},
 		Network: v1alpha1.Network{OutboundPort: 15001, InboundPort: 15006},
 		Files: []v1alpha1.File{{
 			Name: "envoy.json", Syntax: "json",
@@ -76,14 +76,14 @@ func (n envoyNode) says() sidecars.Status {
 
 // upgrade changes the profile.
 func (n envoyNode) upgrade(m *sidecars.Manager, image string) {
-	n.edit(m, func(s *v1alpha1.ProxyProfileSpec) { s.Image = image })
+	n.edit(m, func(s *profile.Spec) { s.Image = image })
 }
 
 // allow changes how long a proxy may take to start. By default a busy machine has time enough.
 func (n envoyNode) allow(startSeconds int32) {
 	n.profiles.Lock()
 	defer n.profiles.Unlock()
-	n.profile.Spec.Readiness.StartSeconds = startSeconds
+	n.spec.Readiness.StartSeconds = startSeconds
 }
 
 // await waits until the ManagedProxy shows an image whose proxy is ready, and nothing else runs.

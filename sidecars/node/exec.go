@@ -43,7 +43,7 @@ func (e Exec) Run(ctx context.Context, conn grpc.ClientConnInterface, out, errOu
 	}
 	id := e.newest(all)
 	if id == "" {
-		return 0, fmt.Errorf("no proxy of the pod %s/%s runs on this node: `kubectl get managedproxies -n %s %s -o wide` names the pod's node and profile; the proxy of a profile of mode shared is a pod in the agent's namespace with the label %s=PROFILE",
+		return 0, fmt.Errorf("no proxy of the pod %s/%s runs on this node: `kubectl get managedproxies -n %s %s -o wide` names the pod's node and profile; a shared proxy is a pod in the agent's namespace with the label %s=PROFILE",
 			e.Namespace, e.Pod, e.Namespace, e.Pod, sidecar.LabelShared)
 	}
 	if e.Input != nil {

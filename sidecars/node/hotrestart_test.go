@@ -10,6 +10,7 @@ import (
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 // Each proxy takes over from the one before it without losing a connection.
@@ -54,7 +55,7 @@ func noAbstractSockets(t *testing.T, pod *netns.NS) {
 func TestHotRestart_noDrainTime_endsAtOnce(t *testing.T) {
 	t.Parallel()
 	n := newEnvoyNode(t)
-	n.profile.Spec.DrainSeconds = 0
+	n.spec.Rollout.DrainSeconds = 0
 	m, stop := n.agent(t)
 	defer stop()
 	n.await(t, "envoy:1")
@@ -129,7 +130,7 @@ func TestHotRestart_envoyIsLost_isReplaced(t *testing.T) {
 				t.Errorf("its place is %s, want the first one of a new line", place)
 			}
 			l, end := n.startLoad()
-			n.upgrade(m, "envoy:9"+strings.TrimPrefix(n.profile.Spec.Image, c.image))
+			n.upgrade(m, "envoy:9"+strings.TrimPrefix(n.spec.Image, c.image))
 			n.await(t, "envoy:9")
 			end()
 			l.mustBeWhole(t)
@@ -155,8 +156,8 @@ func losesSuccessor(t *testing.T, n envoyNode, m *sidecars.Manager) {
 }
 
 func acceptsLoss(_ *testing.T, n envoyNode, m *sidecars.Manager) {
-	n.edit(m, func(s *v1alpha1.ProxyProfileSpec) {
-		s.HotRestart = &v1alpha1.HotRestart{OnIncompatibleVersion: v1alpha1.IncompatibleReplace}
+	n.edit(m, func(s *profile.Spec) {
+		s.HotRestart = &v1alpha1.EnvoyHotRestart{OnIncompatibleVersion: v1alpha1.IncompatibleReplace}
 		s.Image = "envoy:2,STANDIN_VERSION=12.104"
 	})
 }
@@ -225,7 +226,7 @@ func TestHotRestart_otherProtocol_nextOneTakesOver(t *testing.T) {
 	t.Parallel()
 	const other = ",STANDIN_VERSION=12.104"
 	n := newEnvoyNode(t)
-	n.profile.Spec.Image = "envoy:1" + other
+	n.spec.Image = "envoy:1" + other
 	m, stop := n.agent(t)
 	defer stop()
 	n.await(t, "envoy:1")

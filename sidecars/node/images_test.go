@@ -130,7 +130,7 @@ func TestEnsure_profileNamesSecrets_pullsWithThem(t *testing.T) {
 				mounted(t, root, secret, values)
 			}
 			registry, runtime := newPuller(t, "u", "hunter2")
-			p := &profile.Version{Spec: v1alpha1.ProxyProfileSpec{Image: "b.example/proxy:1"}}
+			p := &profile.Version{Spec: profile.Spec{Image: "b.example/proxy:1"}}
 			for _, secret := range c.secrets {
 				p.Spec.ImagePullSecrets = append(p.Spec.ImagePullSecrets, v1alpha1.SecretReference{Name: secret})
 			}
@@ -151,8 +151,8 @@ func TestEnsure_twoProfilesOfOneImage_pullWithTheirOwnSecrets(t *testing.T) {
 	mounted(t, root, "right", map[string]string{container.DockerConfigKey: `{"auths": {"b.example": {"username": "u", "password": "p"}}}`})
 	registry, runtime := newPuller(t, "u", "p")
 	images := &sidecarImages{runtime: runtime, secrets: secretvolume.Volumes{Root: root}}
-	without := &profile.Version{Spec: v1alpha1.ProxyProfileSpec{Image: "b.example/proxy:1"}}
-	with := &profile.Version{Spec: v1alpha1.ProxyProfileSpec{Image: "b.example/proxy:1", ImagePullSecrets: []v1alpha1.SecretReference{{Name: "right"}}}}
+	without := &profile.Version{Spec: profile.Spec{Image: "b.example/proxy:1"}}
+	with := &profile.Version{Spec: profile.Spec{Image: "b.example/proxy:1", ImagePullSecrets: []v1alpha1.SecretReference{{Name: "right"}}}}
 	done := make(chan struct{}, 1)
 	images.done = func() { done <- struct{}{} }
 	if err := images.Ensure(t.Context(), without); !errors.Is(err, sidecars.ErrPulling) {
@@ -172,7 +172,7 @@ func TestEnsure_twoProfilesOfOneImage_pullWithTheirOwnSecrets(t *testing.T) {
 func TestEnsure_manyPodsWait_pullsOnce(t *testing.T) {
 	registry, runtime := newPuller(t, "u", "p")
 	images := &sidecarImages{runtime: runtime, pause: time.Hour}
-	p := &profile.Version{Spec: v1alpha1.ProxyProfileSpec{Image: "b.example/proxy:1"}}
+	p := &profile.Version{Spec: profile.Spec{Image: "b.example/proxy:1"}}
 	for pod := range 10 {
 		if err := ensured(t, images, p); !errors.Is(err, container.ErrNotPulled) {
 			t.Errorf("pod %d: %v", pod, err)
@@ -196,7 +196,7 @@ func TestEnsure_twoProfiles_pullOneAtATime(t *testing.T) {
 		w.WriteHeader(<-answer)
 	})
 	images := &sidecarImages{runtime: runtime, done: func() { done <- struct{}{} }}
-	p := &profile.Version{Spec: v1alpha1.ProxyProfileSpec{Image: "b.example/proxy:1"}}
+	p := &profile.Version{Spec: profile.Spec{Image: "b.example/proxy:1"}}
 	for range 2 {
 		for pod := range 3 {
 			if err := images.Ensure(t.Context(), p); !errors.Is(err, sidecars.ErrPulling) {

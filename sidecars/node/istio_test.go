@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars/home"
@@ -38,7 +37,7 @@ func TestIstio_portsOfTheEpoch_areUsed(t *testing.T) {
 	if err := errors.Join(h.Prepare(home.Owner{}), h.Epoch(1).WriteFacts(home.Facts{StatusPort: 15320, AdminPort: 15320})); err != nil {
 		t.Fatal(err)
 	}
-	p := &profile.Version{Spec: v1alpha1.ProxyProfileSpec{Istio: &v1alpha1.Istio{}}}
+	p := &profile.Version{Spec: profile.Spec{Istio: &istio.ControlPlane{}}}
 	a := asker{namespaces: namespaces(t), homes: homes}
 	if err := a.Ask(t.Context(), s, p, 1, probe.Ready); err != nil {
 		t.Error(err)
@@ -79,7 +78,7 @@ func TestConfigMapOf_revision_namesItsConfigMaps(t *testing.T) {
 		"1-30": `there is no ConfigMap mesh/istio-1-30: Istio's control plane with revision "1-30" is missing (a tag of a revision has none), see spec.istio of the profile`,
 		"old":  `ConfigMap mesh/istio-old has no key mesh`,
 	} {
-		_, err := istio.ReadMesh(v1alpha1.Istio{Namespace: "mesh", Revision: revision}, func(namespace, name string) (*corev1.ConfigMap, error) {
+		_, err := istio.ReadMesh(istio.ControlPlane{Namespace: "mesh", Revision: revision}, func(namespace, name string) (*corev1.ConfigMap, error) {
 			return c.ConfigMapOf(t.Context(), namespace, name)
 		})
 		if got := fmt.Sprint(err); got != want && (err != nil || want != "") {

@@ -62,11 +62,11 @@ func newChanging(t *testing.T) *changing {
 	m := &changing{t: t, choosing: newChoosing(), sandbox: theSandbox(), dir: t.TempDir(), node: &fakeShared{followed: map[string]string{}}}
 	for name, change := range map[string]func(*v1alpha1.ProxyProfileSpec){
 		"other-ports": func(s *v1alpha1.ProxyProfileSpec) { s.Network.OutboundPort, s.Network.InboundPort = 15201, 15206 },
-		"other-user":  func(s *v1alpha1.ProxyProfileSpec) { s.RunAsUser = 1338 },
+		"other-user":  func(s *v1alpha1.ProxyProfileSpec) { s.Container.RunAsUser = 1338 },
 		"shared": func(s *v1alpha1.ProxyProfileSpec) {
-			s.Mode, s.Network.OutboundPort, s.Network.InboundPort = v1alpha1.ModeShared, 15101, 15106
+			s.Container, s.Shared, s.Network.OutboundPort, s.Network.InboundPort = nil, &v1alpha1.Shared{RunAsGroup: 1337}, 15101, 15106
 		},
-		"shared-2": func(s *v1alpha1.ProxyProfileSpec) { s.Mode = v1alpha1.ModeShared },
+		"shared-2": func(s *v1alpha1.ProxyProfileSpec) { s.Container, s.Shared = nil, &v1alpha1.Shared{RunAsGroup: 1337} },
 	} {
 		p := m.profile.DeepCopy()
 		p.Name = name

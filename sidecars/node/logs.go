@@ -186,7 +186,7 @@ func (l Log) find(root fs.FS) (name string, err error) {
 	}
 	switch {
 	case newest == "":
-		return "", fmt.Errorf("no proxy of the pod %s/%s has a log on this node: `kubectl get managedproxies -n %s %s -o wide` names the pod's node and profile; the proxy of a profile of mode shared is a pod in the agent's namespace with the label %s=PROFILE",
+		return "", fmt.Errorf("no proxy of the pod %s/%s has a log on this node: `kubectl get managedproxies -n %s %s -o wide` names the pod's node and profile; a shared proxy is a pod in the agent's namespace with the label %s=PROFILE",
 			l.Namespace, l.Pod, l.Namespace, l.Pod, sidecar.LabelShared)
 	case l.Previous && before == "":
 		return "", fmt.Errorf("the log of the proxy before the newest one of the pod %s/%s is not there any more", l.Namespace, l.Pod)

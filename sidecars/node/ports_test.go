@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/sidecars/home"
@@ -19,7 +18,7 @@ func TestAsk_applicationHasThePort_isRefused(t *testing.T) {
 	const proxy, app = 1337, 1000
 	for name, c := range map[string]struct {
 		listens     map[string]int // users by address
-		spec        v1alpha1.ProxyProfileSpec
+		spec        profile.Spec
 		wantedPorts string // in the error
 		home        int    // whose the directory of the pod's proxies is; 0 is that there is none
 	}{
@@ -29,7 +28,7 @@ func TestAsk_applicationHasThePort_isRefused(t *testing.T) {
 		"the node's user, in such a pod":         {listens: map[string]int{"0.0.0.0:7001": proxy, "127.0.0.1:7003": 101337}, home: 101337, wantedPorts: "user 1337, listens on port 7001"},
 		"the application, on the readiness port": {listens: map[string]int{"127.0.0.1:7003": app}, wantedPorts: "user 1000, listens on port 7003"},
 		"the application, on the readiness page's port": {
-			listens: map[string]int{"127.0.0.1:7004": app}, spec: v1alpha1.ProxyProfileSpec{Readiness: v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 7004}}},
+			listens: map[string]int{"127.0.0.1:7004": app}, spec: profile.Spec{Readiness: profile.Readiness{HTTPGet: &profile.HTTPGet{Port: 7004}}},
 			wantedPorts: "user 1000, listens on port 7004",
 		},
 		"root, on the readiness port":                {listens: map[string]int{"127.0.0.1:7003": 0}, wantedPorts: "user 0, listens on port 7003"},
@@ -37,9 +36,9 @@ func TestAsk_applicationHasThePort_isRefused(t *testing.T) {
 		"the application, on the inbound port, IPv6": {listens: map[string]int{"[::1]:7002": app}, wantedPorts: "user 1000, listens on port 7002"},
 		"the application, beside the proxy":          {listens: map[string]int{"127.0.0.1:7001": proxy, "127.0.0.2:7001": app}, wantedPorts: "user 1000, listens on port 7001"},
 		"the application, on a port of its own":      {listens: map[string]int{"0.0.0.0:8080": app}},
-		"a transparent proxy, which is root":         {listens: map[string]int{"0.0.0.0:7001": 0}, spec: v1alpha1.ProxyProfileSpec{Network: v1alpha1.Network{Transparent: true}}},
+		"a transparent proxy, which is root":         {listens: map[string]int{"0.0.0.0:7001": 0}, spec: profile.Spec{Transparent: true}},
 		"a user beside a transparent proxy": {
-			listens: map[string]int{"0.0.0.0:7001": proxy}, spec: v1alpha1.ProxyProfileSpec{Network: v1alpha1.Network{Transparent: true}},
+			listens: map[string]int{"0.0.0.0:7001": proxy}, spec: profile.Spec{Transparent: true},
 			wantedPorts: "user 1337, listens on port 7001",
 		},
 	} {
@@ -51,7 +50,7 @@ func TestAsk_applicationHasThePort_isRefused(t *testing.T) {
 			c.spec.RunAsUser, c.spec.Readiness.TCPPort = proxy, 7003
 			c.spec.Network.OutboundPort, c.spec.Network.InboundPort = 7001, 7002
 			if _, taken := c.listens["127.0.0.1:7003"]; !taken { // the proxy itself is ready
-				owner := map[bool]int{false: proxy, true: 0}[c.spec.Network.Transparent]
+				owner := map[bool]int{false: proxy, true: 0}[c.spec.Transparent]
 				go kerneltest.Answer(kerneltest.ListenTCP(t, ns, kerneltest.Owner{UID: owner, GID: owner}, false, "127.0.0.1:7003"), "x")
 			}
 			a := asker{namespaces: namespaces(t), homes: home.Homes{Root: t.TempDir()}}

@@ -33,7 +33,7 @@ type readProfile struct {
 	generation int64
 	number     uint64 // of its versions that were read
 	hash       string
-	spec       v1alpha1.ProxyProfileSpec
+	spec       profile.Spec
 	usable     *profile.Version
 	err        error
 	held       bool // the node may not use this version yet; only get says so
@@ -48,7 +48,7 @@ func (p readProfile) isOlderThan(object *v1alpha1.ProxyProfile) bool {
 }
 
 // shared reports whether the pods of a node share the proxy.
-func (p readProfile) shared() bool { return p.spec.Mode == v1alpha1.ModeShared }
+func (p readProfile) shared() bool { return p.spec.Shared != nil }
 
 func newProfiles(cache client.Reader, node string) *profiles {
 	return &profiles{cache: cache, node: node, known: map[string]readProfile{}}
@@ -68,8 +68,9 @@ func (p *profiles) get(ctx context.Context, name string) (found readProfile, ref
 	defer p.mu.Unlock()
 	known := p.known[name]
 	if known.isOlderThan(&object) {
-		known.name, known.uid, known.created, known.generation, known.spec = name, object.UID, object.CreationTimestamp, object.Generation, object.Spec
-		known.hash = profile.HashOf(object.Spec)
+		known.name, known.uid, known.created, known.generation = name, object.UID, object.CreationTimestamp, object.Generation
+		known.spec, _ = profile.SpecOf(&object.Spec) // Compile says what is wrong with it
+		known.hash = known.spec.Hash()
 		known.number++
 		if known.usable, known.err = profile.Compile(&object); known.usable != nil {
 			known.usable.Number = known.number
@@ -78,7 +79,7 @@ func (p *profiles) get(ctx context.Context, name string) (found readProfile, ref
 	}
 	known.held = rollout.Held(&object, known.hash, p.node)
 	if known.err == nil && known.shared() && p.noShared {
-		refusal = fmt.Sprintf("the ProxyProfile %q has mode shared, and this agent runs no shared proxies (--shared-root is empty): choose one with mode perPod", name)
+		refusal = fmt.Sprintf("the ProxyProfile %q is shared, and this agent runs no shared proxies (--shared-root is empty): choose one with container or istio", name)
 	}
 	if known.err != nil {
 		refusal = fmt.Sprintf("the ProxyProfile %q cannot be used: %v", name, known.err)

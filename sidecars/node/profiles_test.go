@@ -28,7 +28,9 @@ func TestGet_olderRead_newerVersionStays(t *testing.T) {
 	at := func(uid types.UID, minute int, generation int64, image string) v1alpha1.ProxyProfile {
 		return v1alpha1.ProxyProfile{
 			ObjectMeta: metav1.ObjectMeta{Name: "edge", UID: uid, Generation: generation, CreationTimestamp: metav1.NewTime(time.Unix(int64(60*minute), 0))},
-			Spec:       v1alpha1.ProxyProfileSpec{Image: image},
+			Spec: v1alpha1.ProxyProfileSpec{
+				Network: v1alpha1.Network{OutboundPort: 1, InboundPort: 2}, Istio: &v1alpha1.Istio{Process: v1alpha1.Process{Image: image}},
+			},
 		}
 	}
 	made := at("1", 1, 7, "old")

@@ -79,7 +79,8 @@ func (s *profileStatuses) write(ctx context.Context, counts *proxyCounts) error 
 	for i := range profiles.Items {
 		p := &profiles.Items[i]
 		of := all[p.Name]
-		err = errors.Join(err, s.writeOne(ctx, p, rollout.StatusOf(p, of.nodes, of.failed)))
+		_, invalid := profile.Compile(p)
+		err = errors.Join(err, s.writeOne(ctx, p, rollout.StatusOf(p, of.nodes, of.failed, invalid)))
 	}
 	return err
 }

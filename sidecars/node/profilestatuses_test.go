@@ -24,7 +24,11 @@ import (
 )
 
 // firstVersion is the profile's version before anybody changes it.
-var firstVersion = profile.HashOf(v1alpha1.ProxyProfileSpec{})
+var firstVersion = profile.HashOf(firstSpec())
+
+func firstSpec() v1alpha1.ProxyProfileSpec {
+	return v1alpha1.ProxyProfileSpec{Network: v1alpha1.Network{OutboundPort: 1, InboundPort: 2}, Container: &v1alpha1.Container{}}
+}
 
 // countedCluster is an API server with the profile edge and the agent that counts.
 type countedCluster struct {
@@ -36,7 +40,7 @@ type countedCluster struct {
 
 func newCountedCluster(t *testing.T, objects ...client.Object) *countedCluster {
 	t.Helper()
-	c, profile := &countedCluster{}, &v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge", Generation: 5}}
+	c, profile := &countedCluster{}, &v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge", Generation: 5}, Spec: firstSpec()}
 	api, _ := pagingAPI(t, 500, append(objects, profile)...)
 	c.WithWatch = interceptor.NewClient(api, interceptor.Funcs{
 		SubResourcePatch: func(ctx context.Context, api client.Client, sub string, o client.Object, p client.Patch, options ...client.SubResourcePatchOption) error {
@@ -141,10 +145,10 @@ func TestStatuses_profileChanges_areWrittenAnew(t *testing.T) {
 			}
 		}
 		must("all have the first version", countPause, 10, 5)
-		edit(func(p *v1alpha1.ProxyProfile) { p.Generation, p.Spec.DrainSeconds = 6, 60 })
+		edit(func(p *v1alpha1.ProxyProfile) { p.Generation, p.Spec.Container.Update.DrainSeconds = 6, 60 })
 		c.statuses.changed()
 		must("a change of which no proxy depends", countPause, 10, 6)
-		edit(func(p *v1alpha1.ProxyProfile) { p.Generation, p.Spec.Image = 7, "new" })
+		edit(func(p *v1alpha1.ProxyProfile) { p.Generation, p.Spec.Container.Image = 7, "new" })
 		c.statuses.changed()
 		must("a new version", countPause, 0, 7)
 
@@ -184,7 +188,7 @@ func TestStatuses_maxNodes_admitsNodes(t *testing.T) {
 			if err := c.Get(t.Context(), client.ObjectKey{Name: "edge"}, &p); err != nil {
 				t.Fatal(err)
 			}
-			p.Spec.Rollout.MaxNodes = maxNodes
+			p.Spec.Container.Update.MaxNodes = maxNodes
 			if err := c.Update(t.Context(), &p); err != nil {
 				t.Fatal(err)
 			}
@@ -195,8 +199,10 @@ func TestStatuses_maxNodes_admitsNodes(t *testing.T) {
 		}
 		got := set(2)
 		may := 0
+		spec := firstSpec()
+		spec.Container.Update.MaxNodes = 2
 		for i := range 5 {
-			if !rollout.Held(&v1alpha1.ProxyProfile{Spec: v1alpha1.ProxyProfileSpec{Rollout: v1alpha1.Rollout{MaxNodes: 2}}, Status: got}, firstVersion, "node-"+strconv.Itoa(i)) {
+			if !rollout.Held(&v1alpha1.ProxyProfile{Spec: spec, Status: got}, firstVersion, "node-"+strconv.Itoa(i)) {
 				may++
 			}
 		}

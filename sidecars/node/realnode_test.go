@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
@@ -33,11 +32,12 @@ type realNode struct {
 	worlds    []*netns.NS
 
 	profiles sync.Mutex
-	profile  v1alpha1.ProxyProfile
+	profile  string
+	spec     profile.Spec
 	said     map[string]sidecars.Status // by pod UID
 }
 
-func newRealNode(t *testing.T, pods int, name string, spec v1alpha1.ProxyProfileSpec) *realNode {
+func newRealNode(t *testing.T, pods int, name string, spec profile.Spec) *realNode {
 	t.Helper()
 	n := &realNode{homes: home.Homes{Root: filepath.Join(t.TempDir(), "homes")}, said: map[string]sidecars.Status{}}
 	if err := os.Mkdir(n.homes.Root, 0o700); err != nil {
@@ -49,7 +49,7 @@ func newRealNode(t *testing.T, pods int, name string, spec v1alpha1.ProxyProfile
 		s := podnet.Sandbox{Namespace: "shop", Name: fmt.Sprint("cart-", i), UID: fmt.Sprint("u", i), ID: fmt.Sprint("s", i), NetNS: pod.Path()}
 		n.sandboxes, n.worlds, n.pods[s.ID] = append(n.sandboxes, s), append(n.worlds, world), pod
 	}
-	n.profile = v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
+	n.profile, n.spec = name, spec
 	return n
 }
 
@@ -88,8 +88,8 @@ func (n *realNode) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error)
 func (n *realNode) Choice(context.Context, podnet.Sandbox) (sidecars.Choice, error) {
 	n.profiles.Lock()
 	defer n.profiles.Unlock()
-	p, err := profile.Compile(&n.profile)
-	return sidecars.Choice{Name: n.profile.Name, Profile: p}, err
+	p, err := profile.New(n.profile, n.spec)
+	return sidecars.Choice{Name: n.profile, Profile: p, Hash: n.spec.Hash()}, err
 }
 
 func (n *realNode) Report(s podnet.Sandbox, status sidecars.Status) {
@@ -103,11 +103,11 @@ func (n *realNode) Forget(string) {}
 func (n *realNode) Retract(string) {}
 
 // edit changes the profile.
-func (n *realNode) edit(m *sidecars.Manager, change func(*v1alpha1.ProxyProfileSpec)) {
+func (n *realNode) edit(m *sidecars.Manager, change func(*profile.Spec)) {
 	n.profiles.Lock()
-	change(&n.profile.Spec)
+	change(&n.spec)
 	n.profiles.Unlock()
-	m.Notify(n.profile.Name)
+	m.Notify(n.profile)
 }
 
 func eventually(t *testing.T, what string, is func() bool, instead func() string) {

@@ -13,6 +13,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/test/kerneltest"
 )
 
@@ -77,33 +78,35 @@ frontend ready
 }
 
 // breaks are ways in which a new version fails. None may cost a connection.
-func breaks() []func(*v1alpha1.ProxyProfileSpec) {
-	return []func(*v1alpha1.ProxyProfileSpec){
-		func(s *v1alpha1.ProxyProfileSpec) { s.Command = []string{deaf} },
-		func(s *v1alpha1.ProxyProfileSpec) { s.Files[0].Template = "no such directive;" },
-		func(s *v1alpha1.ProxyProfileSpec) { s.Command = []string{"/bin/false"} },
-		func(s *v1alpha1.ProxyProfileSpec) { s.Command = []string{"/bin/sh", "-c", "sleep 1000"} },
-		func(s *v1alpha1.ProxyProfileSpec) { s.Image = "missing" },
+func breaks() []func(*profile.Spec) {
+	return []func(*profile.Spec){
+		func(s *profile.Spec) { s.Command = []string{deaf} },
+		func(s *profile.Spec) { s.Files[0].Template = "no such directive;" },
+		func(s *profile.Spec) { s.Command = []string{"/bin/false"} },
+		func(s *profile.Spec) { s.Command = []string{"/bin/sh", "-c", "sleep 1000"} },
+		func(s *profile.Spec) { s.Image = "missing" },
 	}
 }
 
 // sharingNode is a node whose pods have proxies that listen side by side.
 type sharingNode struct {
 	*realNode
-	good v1alpha1.ProxyProfileSpec
+	good func() profile.Spec
 }
 
 func newSharingNode(t *testing.T, pods int, proxy realProxy) *sharingNode {
 	t.Helper()
-	good := v1alpha1.ProxyProfileSpec{
-		NamespaceSelector: &metav1.LabelSelector{}, Image: "v0", Command: []string{proxy.program}, Args: proxy.args,
-		Handover: v1alpha1.HandoverReusePort, StopSignal: proxy.signal, DrainSeconds: 20, RunAsUser: 1337, RunAsGroup: 1337,
-		Readiness: v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Socket: "admin-{epoch}.sock", Path: "/ready"}, StartSeconds: 20, PeriodSeconds: 10},
-		Rollout:   v1alpha1.Rollout{MaxParallel: int32(pods), PauseOnFailure: new(bool)}, // each pod tries each version
-		Network:   v1alpha1.Network{OutboundPort: 15001, InboundPort: 15006},
-		Files:     []v1alpha1.File{{Name: proxy.file, Template: proxy.config}},
+	good := func() profile.Spec {
+		return profile.Spec{
+			NamespaceSelector: &metav1.LabelSelector{}, Image: "v0", Command: []string{proxy.program}, Args: proxy.args,
+			Handover: profile.HandoverReusePort, StopSignal: proxy.signal, RunAsUser: 1337, RunAsGroup: 1337,
+			Readiness: profile.Readiness{HTTPGet: &profile.HTTPGet{Socket: "admin-{epoch}.sock", Path: "/ready"}, StartSeconds: 20, PeriodSeconds: 10},
+			Rollout:   v1alpha1.Rollout{DrainSeconds: 20, MaxParallel: int32(pods), PauseOnFailure: new(bool)}, // each pod tries each version
+			Network:   v1alpha1.Network{OutboundPort: 15001, InboundPort: 15006},
+			Files:     []v1alpha1.File{{Name: proxy.file, Template: proxy.config}},
+		}
 	}
-	n := &sharingNode{newRealNode(t, pods, "edge", *good.DeepCopy()), good}
+	n := &sharingNode{newRealNode(t, pods, "edge", good()), good}
 	for _, pod := range n.pods {
 		go echoLines(kerneltest.ListenTCP(t, pod, kerneltest.Owner{}, false, "127.0.0.1:8080"))
 	}
@@ -111,9 +114,9 @@ func newSharingNode(t *testing.T, pods int, proxy realProxy) *sharingNode {
 }
 
 // change gives the profile a new version: the good one with another image name, and what else changes it.
-func (n *sharingNode) change(m *sidecars.Manager, image string, changes ...func(*v1alpha1.ProxyProfileSpec)) {
-	n.edit(m, func(s *v1alpha1.ProxyProfileSpec) {
-		*s = *n.good.DeepCopy()
+func (n *sharingNode) change(m *sidecars.Manager, image string, changes ...func(*profile.Spec)) {
+	n.edit(m, func(s *profile.Spec) {
+		*s = n.good()
 		s.Image = image
 		for _, f := range changes {
 			f(s)
@@ -177,7 +180,7 @@ func TestReusePort_upgrades_loseNoConnection(t *testing.T) {
 					n.serves(t, serving)
 					continue
 				}
-				n.change(m, fmt.Sprint("broken", i), broken[i/4], func(s *v1alpha1.ProxyProfileSpec) { s.Readiness.StartSeconds = 2 })
+				n.change(m, fmt.Sprint("broken", i), broken[i/4], func(s *profile.Spec) { s.Readiness.StartSeconds = 2 })
 				n.await(t, "a version fails, and the old one serves", func(s sidecars.Status) bool {
 					return s.Ready && s.Image == serving && s.Failure != ""
 				})

@@ -16,7 +16,7 @@ func TestManaged_profileMadeAnew_isTheProxyThatServes(t *testing.T) {
 	for name, restarts := range map[string]bool{"one agent": false, "another agent": true} {
 		m := newChanging(t)
 		m.must("it starts", "edge", false)
-		m.profile.UID, m.profile.Spec.RunAsUser, m.profile.Spec.Network.OutboundPort = "anew", 1999, 15555
+		m.profile.UID, m.profile.Spec.Container.RunAsUser, m.profile.Spec.Network.OutboundPort = "anew", 1999, 15555
 		m.reread()
 		if restarts {
 			m.restart()

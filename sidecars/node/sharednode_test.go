@@ -199,10 +199,13 @@ func newWired(t *testing.T) *wired {
 	namedBy(t, kerneltest.New(t).Path(), path)
 	w.sandbox.NetNS = path
 	for _, p := range append(w.more, w.profile) {
-		p.Spec.RunAsGroup = int64(os.Getgid())
-		if p.Spec.Mode == v1alpha1.ModeShared {
-			p.Spec.Files = []v1alpha1.File{{Name: "proxy.cfg", Template: "{{ .Version }}\n{{ range .Pods }}{{ .NetNS }} {{ .Namespace }}/{{ .Name }}\n{{ end }}"}}
-			p.Spec.Shared = &v1alpha1.Shared{Check: []string{"check", "files/next/proxy.cfg"}, ReloadSignal: "USR2"}
+		if p.Spec.Container != nil {
+			p.Spec.Container.RunAsGroup = int64(os.Getgid())
+		}
+		if h := p.Spec.Shared; h != nil {
+			h.RunAsGroup = int64(os.Getgid())
+			h.Files = []v1alpha1.File{{Name: "proxy.cfg", Template: "{{ .Version }}\n{{ range .Pods }}{{ .NetNS }} {{ .Namespace }}/{{ .Name }}\n{{ end }}"}}
+			h.Check, h.ReloadSignal = []string{"check", "files/next/proxy.cfg"}, "USR2"
 		}
 	}
 	w.changing.choose("shared") // which reads the profiles as they are now

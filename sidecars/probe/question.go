@@ -5,10 +5,7 @@
 //	question.go  what is asked, and where
 package probe
 
-import (
-	"istio-pod-network-controller/api/v1alpha1"
-	"istio-pod-network-controller/sidecars/profile"
-)
+import "istio-pod-network-controller/sidecars/profile"
 
 // Question is what a proxy is asked.
 type Question int
@@ -21,7 +18,7 @@ const (
 )
 
 // Of returns where and how the proxy of an epoch is asked.
-func (q Question) Of(p *profile.Version, epoch uint32) v1alpha1.Readiness {
+func (q Question) Of(p *profile.Version, epoch uint32) profile.Readiness {
 	if q == Alive {
 		return p.Liveness(epoch)
 	}

@@ -9,15 +9,15 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 )
 
-// usual is a profile of HAProxy.
-func usual() *v1alpha1.ProxyProfile {
-	return &v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge", Generation: 1}, Spec: v1alpha1.ProxyProfileSpec{
+// usual is what a profile of HAProxy says.
+func usual() Spec {
+	return Spec{
 		NamespaceSelector: &metav1.LabelSelector{}, Image: "localhost/haproxy:1", Args: []string{"-f", "/etc/sidecar/haproxy.cfg"},
-		Handover: v1alpha1.HandoverHAProxy, DrainSeconds: 45, RunAsUser: int64(os.Getuid()), RunAsGroup: int64(os.Getgid()),
-		Readiness: v1alpha1.Readiness{TCPPort: 15021, StartSeconds: 10, PeriodSeconds: 10}, Rollout: v1alpha1.Rollout{MaxParallel: 2},
+		Handover: HandoverHAProxy, RunAsUser: int64(os.Getuid()), RunAsGroup: int64(os.Getgid()),
+		Readiness: Readiness{TCPPort: 15021, StartSeconds: 10, PeriodSeconds: 10}, Rollout: v1alpha1.Rollout{DrainSeconds: 45, MaxParallel: 2},
 		Network: v1alpha1.Network{OutboundPort: 15001, InboundPort: 15006}, RestartPolicy: "Always",
 		Files: []v1alpha1.File{{Name: "haproxy.cfg", Template: "# {{ .Pod.Name }}", Syntax: syntaxHAProxy}},
-	}}
+	}
 }
 
 func thePod() *corev1.Pod {

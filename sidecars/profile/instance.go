@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/istio"
 )
@@ -63,10 +62,10 @@ func (i Instance) Spec(mounts []sidecar.Mount) sidecar.Spec {
 			PodUID: string(i.Pod.UID), PodNamespace: i.Pod.Namespace, PodName: i.Pod.Name, Profile: i.Version.Name, Hash: i.Version.Hash,
 			HotRestart: i.HotRestart, StopSignal: p.StopSignal, Restart: i.Restart,
 		},
-		Env: i.env(), Mounts: mounts, NetAdmin: p.Network.Transparent, Resources: resources(p.Resources, i.Pod),
+		Env: i.env(), Mounts: mounts, NetAdmin: p.Transparent, Resources: resources(p.Resources, i.Pod),
 	}
 	out.UID, out.GID = i.Version.UID(), p.RunAsGroup
-	if p.Handover == v1alpha1.HandoverHAProxy {
+	if p.Handover == HandoverHAProxy {
 		out.Labels.StopSignal = "USR1" // HAProxy finishes its connections, and as the first process of its namespace ignores TERM
 	}
 	return out
@@ -74,16 +73,16 @@ func (i Instance) Spec(mounts []sidecar.Mount) sidecar.Spec {
 
 func (i Instance) handoverArgs() []string {
 	switch i.Version.Spec.Handover {
-	case v1alpha1.HandoverHAProxy:
+	case HandoverHAProxy:
 		if i.From == nil {
 			return nil
 		}
 		return []string{"-x", path.Join(PathRun, HandoverSocket(*i.From))}
-	case v1alpha1.HandoverEnvoy:
+	case HandoverEnvoy:
 		if i.HotRestart != nil {
 			return hotArgs(*i.HotRestart, i.Version.DrainLimit())
 		}
-	case v1alpha1.HandoverNone, v1alpha1.HandoverReusePort:
+	case HandoverNone, HandoverReusePort:
 	}
 	return nil
 }

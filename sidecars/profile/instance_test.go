@@ -9,16 +9,17 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/istio"
 )
 
 // compiled returns the usual profile, changed.
-func compiled(t *testing.T, changes ...func(*v1alpha1.ProxyProfileSpec)) *Version {
+func compiled(t *testing.T, changes ...func(*Spec)) *Version {
 	t.Helper()
-	object := usual()
+	spec := usual()
 	for _, change := range changes {
-		change(&object.Spec)
+		change(&spec)
 	}
-	p, err := Compile(object)
+	p, err := New("edge", spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,15 +27,15 @@ func compiled(t *testing.T, changes ...func(*v1alpha1.ProxyProfileSpec)) *Versio
 }
 
 // envoy has the proxies be Envoys.
-func envoy(s *v1alpha1.ProxyProfileSpec) {
-	s.Handover, s.Args = v1alpha1.HandoverEnvoy, []string{"-c", "/etc/sidecar/envoy.yaml"}
+func envoy(s *Spec) {
+	s.Handover, s.Args = HandoverEnvoy, []string{"-c", "/etc/sidecar/envoy.yaml"}
 	s.Files = []v1alpha1.File{{Name: "envoy.yaml", Template: "path: {{.AdminSocket}}", Syntax: syntaxYAML}}
 }
 
 // reusePort has the proxies listen side by side.
-func reusePort(s *v1alpha1.ProxyProfileSpec) {
-	s.Handover, s.StopSignal, s.Args = v1alpha1.HandoverReusePort, "QUIT", []string{"-c", "/etc/sidecar/nginx.conf"}
-	s.Readiness.TCPPort, s.Readiness.HTTPGet = 0, &v1alpha1.HTTPGet{Socket: "admin-{epoch}.sock", Path: "/ready"}
+func reusePort(s *Spec) {
+	s.Handover, s.StopSignal, s.Args = HandoverReusePort, "QUIT", []string{"-c", "/etc/sidecar/nginx.conf"}
+	s.Readiness.TCPPort, s.Readiness.HTTPGet = 0, &HTTPGet{Socket: "admin-{epoch}.sock", Path: "/ready"}
 	s.Files = []v1alpha1.File{{Name: "nginx.conf", Template: "listen unix:{{.AdminSocket}}; listen 127.0.0.1:909{{.Slot}};"}}
 }
 
@@ -73,31 +74,31 @@ func TestSpec_reusePort_hasSignalAndNoArguments(t *testing.T) {
 
 func TestReadiness_epoch_hasItsOwnSocketAndPort(t *testing.T) {
 	for name, c := range map[string]struct {
-		readiness, want v1alpha1.Readiness
+		readiness, want Readiness
 		ports           []uint16
 	}{
 		"a socket": {
-			v1alpha1.Readiness{Socket: "admin-{epoch}.sock"}, v1alpha1.Readiness{Socket: "admin-7.sock"}, nil,
+			Readiness{Socket: "admin-{epoch}.sock"}, Readiness{Socket: "admin-7.sock"}, nil,
 		},
 		"a page of a socket": {
-			v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Socket: "admin-{epoch}.sock", Path: "/ready"}},
-			v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Socket: "admin-7.sock", Path: "/ready"}},
+			Readiness{HTTPGet: &HTTPGet{Socket: "admin-{epoch}.sock", Path: "/ready"}},
+			Readiness{HTTPGet: &HTTPGet{Socket: "admin-7.sock", Path: "/ready"}},
 			nil,
 		},
 		"a port of a slot": {
-			v1alpha1.Readiness{TCPPort: 15021, SlotPorts: true}, v1alpha1.Readiness{TCPPort: 15022, SlotPorts: true}, []uint16{15021, 15022},
+			Readiness{TCPPort: 15021, SlotPorts: true}, Readiness{TCPPort: 15022, SlotPorts: true}, []uint16{15021, 15022},
 		},
 		"a page of a slot's port": {
-			v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 15021}, SlotPorts: true},
-			v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 15022}, SlotPorts: true},
+			Readiness{HTTPGet: &HTTPGet{Port: 15021}, SlotPorts: true},
+			Readiness{HTTPGet: &HTTPGet{Port: 15022}, SlotPorts: true},
 			[]uint16{15021, 15022},
 		},
 		"a port that all share": {
-			v1alpha1.Readiness{TCPPort: 15021}, v1alpha1.Readiness{TCPPort: 15021}, []uint16{15021},
+			Readiness{TCPPort: 15021}, Readiness{TCPPort: 15021}, []uint16{15021},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := compiled(t, func(s *v1alpha1.ProxyProfileSpec) { s.Readiness = c.readiness })
+			p := compiled(t, func(s *Spec) { s.Readiness = c.readiness })
 			if diff := cmp.Diff(c.want, p.Readiness(7)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -113,13 +114,13 @@ func TestReadiness_epoch_hasItsOwnSocketAndPort(t *testing.T) {
 
 // A runtime gives a capability to root only. The proxy's group is then what the rules know it by.
 func TestSpec_transparent_isRootWithNetAdmin(t *testing.T) {
-	root := compiled(t, envoy, func(s *v1alpha1.ProxyProfileSpec) {
-		s.Network.Transparent, s.RunAsUser, s.RunAsGroup = true, 7000, 7001
+	root := compiled(t, envoy, func(s *Spec) {
+		s.Transparent, s.RunAsUser, s.RunAsGroup = true, 7000, 7001
 	})
 	if got := (Instance{Version: root, Pod: thePod()}).Spec(nil); !got.NetAdmin || got.UID != 0 || got.GID != 7001 {
 		t.Errorf("user %d, group %d, NET_ADMIN %t", got.UID, got.GID, got.NetAdmin)
 	}
-	user := compiled(t, envoy, func(s *v1alpha1.ProxyProfileSpec) { s.RunAsUser, s.RunAsGroup = 7000, 7001 })
+	user := compiled(t, envoy, func(s *Spec) { s.RunAsUser, s.RunAsGroup = 7000, 7001 })
 	if got := (Instance{Version: user, Pod: thePod()}).Spec(nil); got.NetAdmin || got.UID != 7000 || got.GID != 7001 {
 		t.Errorf("user %d, group %d, NET_ADMIN %t", got.UID, got.GID, got.NetAdmin)
 	}
@@ -127,8 +128,8 @@ func TestSpec_transparent_isRootWithNetAdmin(t *testing.T) {
 
 // Slots have ports of their own for what cannot be shared: the profile names none of them, and all that both have.
 func TestPorts_istio_areThoseOfBothSlots(t *testing.T) {
-	p := compiled(t, reusePort, func(s *v1alpha1.ProxyProfileSpec) {
-		s.Istio, s.StopSignal, s.Args, s.Files, s.Readiness.HTTPGet = &v1alpha1.Istio{}, "", nil, nil, nil
+	p := compiled(t, reusePort, func(s *Spec) {
+		s.Istio, s.StopSignal, s.Args, s.Files, s.Readiness.HTTPGet = &istio.ControlPlane{}, "", nil, nil, nil
 	})
 	if got := p.Ports(); !slices.Equal(got, []uint16{15001, 15006, 15021, 15090}) {
 		t.Errorf("ports %v", got)

@@ -20,11 +20,13 @@ const (
 // names.
 func (i Instance) WithIstio(mesh *istio.Mesh) (Instance, error) {
 	p := *i.Version
-	proxy, err := mesh.Proxy(istio.Pod{Pod: i.Pod, Slot: i.Epoch % Slots, Profile: p.Spec, Env: i.variables()})
+	proxy, err := mesh.Proxy(istio.Pod{
+		Pod: i.Pod, Slot: i.Epoch % Slots, Network: p.Spec.Network, Resources: p.Spec.Resources, Beside: p.Spec.Handover == HandoverReusePort, Env: i.variables(),
+	})
 	if err != nil {
 		return i, fmt.Errorf("proxy of Istio: %w", err)
 	}
-	if p.Spec.Handover == v1alpha1.HandoverReusePort {
+	if p.Spec.Handover == HandoverReusePort {
 		p.Spec.StopSignal = istioStop
 	}
 	p.Spec.Command, p.Spec.Args = proxy.Command, proxy.Args

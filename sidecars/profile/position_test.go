@@ -4,8 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"istio-pod-network-controller/api/v1alpha1"
 )
 
@@ -35,9 +33,7 @@ func TestCompile_valueInsideQuotes_isRefusedWithItsLine(t *testing.T) {
 		"YAML, in a word":              {syntaxYAML, `a: b` + value, "in the middle of a value"},
 		"YAML, after a colon":          {syntaxYAML, `a:` + value, "in the middle of a value"},
 	} {
-		_, err := Compile(&v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge"}, Spec: v1alpha1.ProxyProfileSpec{
-			Files: []v1alpha1.File{{Name: "file", Template: c.text, Syntax: c.syntax}},
-		}})
+		_, err := New("edge", Spec{Files: []v1alpha1.File{{Name: "file", Template: c.text, Syntax: c.syntax}}})
 		if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), `"file"`) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -9,19 +9,16 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/sidecars/istio"
 )
 
 // edgeProfile is a profile that the namespaces of a team may use.
 func edgeProfile(t *testing.T) *Version {
 	t.Helper()
-	object := usual()
-	object.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}
-	object.Spec.RunAsUser, object.Spec.RunAsGroup = 7000, 7001
-	out, err := Compile(object)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
+	return compiled(t, func(s *Spec) {
+		s.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}
+		s.RunAsUser, s.RunAsGroup = 7000, 7001
+	})
 }
 
 // A pod that cannot have a proxy is told why, and what to do.
@@ -88,7 +85,7 @@ func TestRefusal_hostUsersAndShared_saysWhy(t *testing.T) {
 	no := false
 	pod := thePod()
 	pod.Spec.HostUsers = &no
-	p := &Version{Name: "edge", Spec: v1alpha1.ProxyProfileSpec{Mode: v1alpha1.ModeShared}, namespaces: labels.Everything()}
+	p := &Version{Name: "edge", Spec: Spec{Shared: &Reload{}}, namespaces: labels.Everything()}
 	if got := p.Refusal(pod, nil); !strings.Contains(got, "hostUsers: false") || !strings.Contains(got, "by its group") {
 		t.Errorf("refused: %q", got)
 	}
@@ -100,13 +97,13 @@ func TestRefusal_staticPodAndToken_saysWhy(t *testing.T) {
 	static := map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
 	for name, c := range map[string]struct {
 		annotations map[string]string
-		spec        v1alpha1.ProxyProfileSpec
+		spec        Spec
 		refused     bool
 	}{
-		"a static pod, Istio's proxy":         {static, v1alpha1.ProxyProfileSpec{Istio: &v1alpha1.Istio{}}, true},
-		"a static pod, a proxy with a token":  {static, v1alpha1.ProxyProfileSpec{Secrets: token}, true},
-		"a static pod, a proxy without token": {static, v1alpha1.ProxyProfileSpec{Secrets: []v1alpha1.SecretSource{{Name: "roots"}}}, false},
-		"another pod, Istio's proxy":          {nil, v1alpha1.ProxyProfileSpec{Istio: &v1alpha1.Istio{}}, false},
+		"a static pod, Istio's proxy":         {static, Spec{Istio: &istio.ControlPlane{}}, true},
+		"a static pod, a proxy with a token":  {static, Spec{Secrets: token}, true},
+		"a static pod, a proxy without token": {static, Spec{Secrets: []v1alpha1.SecretSource{{Name: "roots"}}}, false},
+		"another pod, Istio's proxy":          {nil, Spec{Istio: &istio.ControlPlane{}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := thePod()
@@ -121,12 +118,7 @@ func TestRefusal_staticPodAndToken_saysWhy(t *testing.T) {
 
 // A profile that does not say which namespaces may use it is for none.
 func TestRefusal_noSelector_refusesAll(t *testing.T) {
-	object := usual()
-	object.Spec.NamespaceSelector = nil
-	p, err := Compile(object)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := compiled(t, func(s *Spec) { s.NamespaceSelector = nil })
 	if got := p.Refusal(thePod(), map[string]string{"team": "a"}); !strings.Contains(got, "does not allow") {
 		t.Errorf("refused: %q", got)
 	}
@@ -152,8 +144,8 @@ func TestRefusal_applicationWithProxysID_isRefused(t *testing.T) {
 		"another one than for all, beside such a proxy": {transparent: true, pod: &corev1.SecurityContext{RunAsGroup: id(7001)}, container: &corev1.SecurityContext{RunAsGroup: id(1)}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := compiled(t, envoy, func(s *v1alpha1.ProxyProfileSpec) {
-				s.Network.Transparent, s.RunAsUser, s.RunAsGroup = c.transparent, 7000, 7001
+			p := compiled(t, envoy, func(s *Spec) {
+				s.Transparent, s.RunAsUser, s.RunAsGroup = c.transparent, 7000, 7001
 			})
 			pod := thePod()
 			pod.Spec.Containers = []corev1.Container{{Name: "app", SecurityContext: c.container}}

@@ -66,10 +66,7 @@ func TestResources_noRequest_sharesAreTheLimits(t *testing.T) {
 		"a request": {quantity("100m"), nil, sidecar.Resources{ShareMilli: 100}},
 		"neither":   {nil, nil, sidecar.Resources{}},
 	} {
-		p, err := Compile(usual())
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := compiled(t)
 		p.Spec.Resources.CPURequest, p.Spec.Resources.CPULimit = c.request, c.limit
 		got := resources(p.Spec.Resources, podRequesting("0"))
 		if c.want.OOMScoreAdj = got.OOMScoreAdj; got != c.want {

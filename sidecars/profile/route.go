@@ -10,7 +10,7 @@ import (
 func (p *Version) ManagedProxy() intent.ManagedProxy {
 	network := p.Spec.Network
 	out := intent.ManagedProxy{
-		Profile: p.Name, Owner: intent.Owner{UID: uint32(p.UID())}, Transparent: network.Transparent, InboundPorts: network.InboundPorts,
+		Profile: p.Name, Owner: intent.Owner{UID: uint32(p.UID())}, Transparent: p.Spec.Transparent, InboundPorts: network.InboundPorts,
 		OutboundPort: uint16(network.OutboundPort), InboundPort: uint16(network.InboundPort),
 	}
 	if out.UID == 0 { // so may the application's be

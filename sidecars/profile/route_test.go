@@ -5,20 +5,21 @@ import (
 	"testing"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/sidecars/istio"
 )
 
 // The rules know a proxy by its user, and one that runs as root by its group.
 func TestManagedProxy_mode_choosesUserOrGroup(t *testing.T) {
-	spec := v1alpha1.ProxyProfileSpec{RunAsUser: 7000, RunAsGroup: 7001}
+	spec := Spec{RunAsUser: 7000, RunAsGroup: 7001}
 	p := &Version{Name: "edge", Spec: spec}
 	if got := p.ManagedProxy(); got.UID != 7000 || got.GID != 0 || got.Transparent {
 		t.Errorf("%+v", got)
 	}
-	p.Spec.Network.Transparent = true
+	p.Spec.Transparent = true
 	if got := p.ManagedProxy(); got.UID != 0 || got.GID != 7001 || !got.Transparent {
 		t.Errorf("%+v", got)
 	}
-	p.Spec.Network.Transparent, p.Spec.Mode = false, v1alpha1.ModeShared
+	p.Spec.Transparent, p.Spec.Shared = false, &Reload{}
 	if got := p.ManagedProxy(); got.UID != 0 || got.GID != 7001 || got.Transparent || got.Profile != "edge" {
 		t.Errorf("%+v", got)
 	}
@@ -26,7 +27,7 @@ func TestManagedProxy_mode_choosesUserOrGroup(t *testing.T) {
 
 // Istio's proxy has ports that others call.
 func TestManagedProxy_istio_portsOfOthersAreExcluded(t *testing.T) {
-	p := &Version{Name: "istio", Spec: v1alpha1.ProxyProfileSpec{Istio: &v1alpha1.Istio{}, Network: v1alpha1.Network{ExcludeInboundPorts: []int32{9000}}}}
+	p := &Version{Name: "istio", Spec: Spec{Istio: &istio.ControlPlane{}, Network: v1alpha1.Network{ExcludeInboundPorts: []int32{9000}}}}
 	if got := p.ManagedProxy(); !slices.Equal(got.ExcludeInboundPorts, []uint16{9000, 15020, 15021, 15090}) {
 		t.Errorf("%+v", got)
 	}

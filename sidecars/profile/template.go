@@ -35,7 +35,7 @@ type PodData struct {
 // NetworkData is what a template sees of the profile's ports.
 type NetworkData struct{ InboundPort, OutboundPort int32 }
 
-// SharedData is what the templates of a profile with mode shared see: all pods of the node that the proxy serves.
+// SharedData is what the templates of a shared profile see: all pods of the node that the proxy serves.
 type SharedData struct {
 	Pods    []SharedPod
 	Network NetworkData
@@ -142,14 +142,14 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.Builder.Write(p)
 }
 
-// checkNames returns an error if the template names what templates of the other mode see. Names below range, with and define are looked up in
+// checkNames returns an error if the template names what only templates of the other kind see. Names below range, with and define are looked up in
 // something else, and are left to the renderer.
 func (t Template) checkNames(shared bool) error {
 	others, says := []string{"Pods", "Node", "Version"},
-		".%s is of mode shared: a template of mode perPod sees .Pod, .Network, .Epoch, .Slot, .HandoverSocket and .AdminSocket"
+		".%s is for shared proxies: a template of a container sees .Pod, .Network, .Epoch, .Slot, .HandoverSocket and .AdminSocket"
 	if shared {
 		others, says = []string{"Pod", "Epoch", "Slot", "HandoverSocket", "AdminSocket"},
-			".%s is of mode perPod: a template of mode shared sees .Pods, .Network, .Node and .Version"
+			".%s is for containers: a template of a shared proxy sees .Pods, .Network, .Node and .Version"
 	}
 	if t.parsed.Tree == nil {
 		return nil

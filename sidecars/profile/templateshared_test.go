@@ -8,33 +8,33 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 )
 
-func sharedProfile(files ...v1alpha1.File) *v1alpha1.ProxyProfile {
-	p := *usual()
-	p.Spec.Mode, p.Spec.Files = v1alpha1.ModeShared, files
-	return &p
+func sharedSpec(files ...v1alpha1.File) Spec {
+	return Spec{Shared: &Reload{}, Files: files, Network: v1alpha1.Network{OutboundPort: 15001, InboundPort: 15006}}
 }
 
-func TestCompile_namesOfOtherMode_areRefused(t *testing.T) {
+func TestNew_namesOfOtherKind_areRefused(t *testing.T) {
 	for name, c := range map[string]struct {
-		mode       v1alpha1.Mode
+		shared     bool
 		text, says string
 	}{
-		"the epoch in mode shared":        {v1alpha1.ModeShared, `x {{ .Epoch }}`, `file "f": .Epoch is of mode perPod`},
-		"the pod in a condition":          {v1alpha1.ModeShared, `{{ if eq .Pod.Name "x" }}{{ end }}`, `.Pod is of mode perPod`},
-		"the root in a loop":              {v1alpha1.ModeShared, `{{ range .Pods }}{{ $.AdminSocket }}{{ end }}`, `.AdminSocket is of mode perPod`},
-		"in the else of a loop":           {v1alpha1.ModeShared, `{{ range .Pods }}{{ else }}{{ .HandoverSocket }}{{ end }}`, `.HandoverSocket`},
-		"in brackets":                     {v1alpha1.ModeShared, `{{ (print .Epoch) }}`, `.Epoch`},
-		"the pods in mode perPod":         {v1alpha1.ModePerPod, `{{ range .Pods }}{{ end }}`, `.Pods is of mode shared`},
-		"the version without a mode":      {"", `{{ .Version }}`, `.Version is of mode shared`},
-		"a label that is called so":       {v1alpha1.ModePerPod, `{{ with .Pod.Labels }}{{ .Version }}{{ end }}`, ``},
-		"a label by its path":             {v1alpha1.ModePerPod, `{{ .Pod.Labels.Version }}`, ``},
-		"all that a shared template sees": {v1alpha1.ModeShared, `{{ .Node }}{{ .Version }}{{ .Network.InboundPort }}{{ range .Pods }}{{ .Node }}{{ .NetNS }}{{ end }}`, ``},
-		"nothing":                         {v1alpha1.ModeShared, ``, ``},
-		"a comment alone":                 {v1alpha1.ModeShared, `{{/* .Epoch */}}`, ``},
+		"the epoch of a shared proxy":     {true, `x {{ .Epoch }}`, `file "f": .Epoch is for containers`},
+		"the pod in a condition":          {true, `{{ if eq .Pod.Name "x" }}{{ end }}`, `.Pod is for containers`},
+		"the root in a loop":              {true, `{{ range .Pods }}{{ $.AdminSocket }}{{ end }}`, `.AdminSocket is for containers`},
+		"in the else of a loop":           {true, `{{ range .Pods }}{{ else }}{{ .HandoverSocket }}{{ end }}`, `.HandoverSocket`},
+		"in brackets":                     {true, `{{ (print .Epoch) }}`, `.Epoch`},
+		"the pods in a container":         {false, `{{ range .Pods }}{{ end }}`, `.Pods is for shared proxies`},
+		"the version in a container":      {false, `{{ .Version }}`, `.Version is for shared proxies`},
+		"a label that is called so":       {false, `{{ with .Pod.Labels }}{{ .Version }}{{ end }}`, ``},
+		"a label by its path":             {false, `{{ .Pod.Labels.Version }}`, ``},
+		"all that a shared template sees": {true, `{{ .Node }}{{ .Version }}{{ .Network.InboundPort }}{{ range .Pods }}{{ .Node }}{{ .NetNS }}{{ end }}`, ``},
+		"nothing":                         {true, ``, ``},
+		"a comment alone":                 {true, `{{/* .Epoch */}}`, ``},
 	} {
-		p := sharedProfile(v1alpha1.File{Name: "f", Template: c.text})
-		p.Spec.Mode = c.mode
-		_, err := Compile(p)
+		spec := sharedSpec(v1alpha1.File{Name: "f", Template: c.text})
+		if !c.shared {
+			spec.Shared = nil
+		}
+		_, err := New("edge", spec)
 		if c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -45,7 +45,7 @@ func TestRenderShared_pods_allAreInTheFile(t *testing.T) {
 	text := `version {{ .Version }}
 {{ range .Pods }}bind :{{ $.Network.InboundPort }} namespace {{ .NetNS }} # {{ .Namespace }}/{{ .Name }} {{ index .Annotations "a" }}
 {{ end }}`
-	p, err := Compile(sharedProfile(v1alpha1.File{Name: "f", Template: text, Syntax: syntaxHAProxy}))
+	p, err := New("edge", sharedSpec(v1alpha1.File{Name: "f", Template: text, Syntax: syntaxHAProxy}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@
 //	resources.go  its bounds
 //	route.go      what the rules need to know of it
 //	version.go    a ProxyProfile that can be used, its hash, and where its proxies are asked
+//	spec.go       what an object says, the same for all kinds
 //	template.go   files from templates
 //	position.go   where in a file a value may be printed
 //	quote.go      how
@@ -32,7 +33,7 @@ import (
 // Version is a ProxyProfile that can be used, as it was at one time.
 type Version struct {
 	Name string
-	Spec v1alpha1.ProxyProfileSpec
+	Spec Spec
 	// Hash identifies everything that a running proxy depends on.
 	Hash string
 	// Number orders the versions of a profile: a higher one was read later. Equal numbers say nothing.
@@ -49,15 +50,25 @@ type file struct {
 
 // Compile checks what the schema cannot, and parses the templates. The error says everything that is wrong.
 func Compile(p *v1alpha1.ProxyProfile) (*Version, error) {
-	out := &Version{Name: p.Name, Spec: *p.Spec.DeepCopy(), namespaces: labels.Nothing()}
+	spec, err := SpecOf(&p.Spec)
+	out, errOther := New(p.Name, spec)
+	if err := errors.Join(err, errOther); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// New returns a version of a profile. The error is about its selector and its templates.
+func New(name string, spec Spec) (*Version, error) {
+	out := &Version{Name: name, Spec: spec, Hash: spec.Hash(), namespaces: labels.Nothing()}
 	var wrong []error
-	if p.Spec.NamespaceSelector != nil {
+	if spec.NamespaceSelector != nil {
 		var err error
-		if out.namespaces, err = metav1.LabelSelectorAsSelector(p.Spec.NamespaceSelector); err != nil {
+		if out.namespaces, err = metav1.LabelSelectorAsSelector(spec.NamespaceSelector); err != nil {
 			wrong = append(wrong, fmt.Errorf("namespaceSelector: %w", err))
 		}
 	}
-	for _, f := range p.Spec.Files {
+	for _, f := range spec.Files {
 		t, err := ParseTemplate(f.Name, f.Template, f.Syntax)
 		if err != nil {
 			wrong = append(wrong, err)
@@ -69,14 +80,19 @@ func Compile(p *v1alpha1.ProxyProfile) (*Version, error) {
 	if err := errors.Join(wrong...); err != nil {
 		return nil, err
 	}
-	out.Hash = HashOf(p.Spec)
 	return out, nil
 }
 
-// HashOf returns a hash of what a running proxy depends on. A change of the rest needs no new proxy.
+// HashOf returns the hash of a ProxyProfile, which need not be usable.
 func HashOf(spec v1alpha1.ProxyProfileSpec) string {
-	copyRest(&spec, &v1alpha1.ProxyProfileSpec{})
-	text, err := json.Marshal(spec)
+	out, _ := SpecOf(&spec)
+	return out.Hash()
+}
+
+// Hash returns a hash of what a running proxy depends on. A change of the rest needs no new proxy.
+func (s Spec) Hash() string {
+	copyRest(&s, &Spec{})
+	text, err := json.Marshal(s)
 	if err != nil {
 		return "" // these types can be marshalled
 	}
@@ -85,53 +101,53 @@ func HashOf(spec v1alpha1.ProxyProfileSpec) string {
 }
 
 // copyRest copies the fields on which no running proxy of a pod depends.
-func copyRest(to, from *v1alpha1.ProxyProfileSpec) {
-	to.Mode, to.Shared = from.Mode, from.Shared // does not change
+func copyRest(to, from *Spec) {
+	to.Shared = from.Shared // does not change
 	to.NamespaceSelector, to.ImagePullSecrets = from.NamespaceSelector, from.ImagePullSecrets
-	to.Rollout, to.DrainSeconds, to.RestartPolicy = from.Rollout, from.DrainSeconds, from.RestartPolicy
+	to.Rollout, to.RestartPolicy = from.Rollout, from.RestartPolicy
 	to.Readiness.StartSeconds, to.Readiness.PeriodSeconds = from.Readiness.StartSeconds, from.Readiness.PeriodSeconds
 	to.Readiness.FailureThreshold, to.Liveness = from.Readiness.FailureThreshold, from.Liveness
 }
 
 // WithSpec returns the profile with what another version of it says of proxies, or nil if that cannot be used: a profile of the same name may have
 // been made anew.
-func (p *Version) WithSpec(version *v1alpha1.ProxyProfileSpec) *Version {
-	object := &v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: p.Name}, Spec: *version.DeepCopy()}
-	copyRest(&object.Spec, &p.Spec)
-	if !asksAlike(version.Liveness, p.Spec.Liveness) { // an answer would be missed that this version does not have
-		object.Spec.Liveness = nil
+func (p *Version) WithSpec(version Spec) *Version {
+	asks, shared := version.Liveness, version.Shared != nil
+	copyRest(&version, &p.Spec)
+	if !asksAlike(asks, p.Spec.Liveness) { // an answer would be missed that this version does not have
+		version.Liveness = nil
 	}
-	out, err := Compile(object)
-	if err != nil || version.Mode != p.Spec.Mode {
+	out, err := New(p.Name, version)
+	if err != nil || shared != p.Shared() {
 		return nil
 	}
 	return out
 }
 
-func asksAlike(a, b *v1alpha1.Liveness) bool {
+func asksAlike(a, b *Liveness) bool {
 	return a != nil && b != nil && a.TCPPort == b.TCPPort && a.SlotPorts == b.SlotPorts && equality.Semantic.DeepEqual(a.HTTPGet, b.HTTPGet)
 }
 
 // MaxRunning says how many proxies of the profile may run at once in a sandbox; 1 means that one cannot take over from another.
 func (p *Version) MaxRunning() int {
 	switch p.Spec.Handover {
-	case v1alpha1.HandoverHAProxy:
+	case HandoverHAProxy:
 		return 4
-	case v1alpha1.HandoverEnvoy:
+	case HandoverEnvoy:
 		return 2 // a third one would have the first one end at once
-	case v1alpha1.HandoverReusePort:
+	case HandoverReusePort:
 		return Slots
-	case v1alpha1.HandoverNone:
+	case HandoverNone:
 	}
 	return 1
 }
 
 // Shared reports whether all pods of the node share one proxy.
-func (p *Version) Shared() bool { return p.Spec.Mode == v1alpha1.ModeShared }
+func (p *Version) Shared() bool { return p.Spec.Shared != nil }
 
 // UID is the user that the proxy runs as. Only root is given a capability.
 func (p *Version) UID() int64 {
-	if p.Spec.Network.Transparent || p.Shared() {
+	if p.Spec.Transparent || p.Shared() {
 		return 0
 	}
 	return p.Spec.RunAsUser
@@ -144,7 +160,7 @@ func (p *Version) Ports() (out []uint16) {
 		ports = append(ports, istioHealth, istioMetrics)
 	}
 	for slot := range uint32(Slots) {
-		for _, at := range []v1alpha1.Readiness{p.Readiness(slot), p.Liveness(slot)} {
+		for _, at := range []Readiness{p.Readiness(slot), p.Liveness(slot)} {
 			ports = append(ports, at.TCPPort)
 			if at.HTTPGet != nil {
 				ports = append(ports, at.HTTPGet.Port)
@@ -173,24 +189,24 @@ const RestartOnFailure = "OnFailure"
 const Slots = 2
 
 // Readiness returns where and how the proxy of an epoch is asked whether it is ready. Istio's is asked at a port that was computed.
-func (p *Version) Readiness(epoch uint32) v1alpha1.Readiness {
+func (p *Version) Readiness(epoch uint32) Readiness {
 	out := p.Spec.Readiness
 	if p.Spec.Istio != nil {
-		out.HTTPGet = &v1alpha1.HTTPGet{Path: istioReady}
+		out.HTTPGet = &HTTPGet{Path: istioReady}
 	}
 	return ofEpoch(out, epoch)
 }
 
 // Liveness returns where and how the proxy of an epoch is asked whether it is alive. Without liveness there is nothing in it.
-func (p *Version) Liveness(epoch uint32) v1alpha1.Readiness {
+func (p *Version) Liveness(epoch uint32) Readiness {
 	l := p.Spec.Liveness
 	if l == nil {
-		return v1alpha1.Readiness{}
+		return Readiness{}
 	}
-	return ofEpoch(v1alpha1.Readiness{HTTPGet: l.HTTPGet, TCPPort: l.TCPPort, SlotPorts: l.SlotPorts}, epoch)
+	return ofEpoch(Readiness{HTTPGet: l.HTTPGet, TCPPort: l.TCPPort, SlotPorts: l.SlotPorts}, epoch)
 }
 
-func ofEpoch(out v1alpha1.Readiness, epoch uint32) v1alpha1.Readiness {
+func ofEpoch(out Readiness, epoch uint32) Readiness {
 	own := func(socket string) string { return strings.ReplaceAll(socket, "{epoch}", number(epoch)) }
 	next := int32(0)
 	if out.SlotPorts {
@@ -201,7 +217,7 @@ func ofEpoch(out v1alpha1.Readiness, epoch uint32) v1alpha1.Readiness {
 		out.TCPPort += next
 	}
 	if get := out.HTTPGet; get != nil {
-		out.HTTPGet = &v1alpha1.HTTPGet{Port: get.Port, Socket: own(get.Socket), Path: get.Path}
+		out.HTTPGet = &HTTPGet{Port: get.Port, Socket: own(get.Socket), Path: get.Path}
 		if get.Port != 0 {
 			out.HTTPGet.Port += next
 		}
@@ -210,10 +226,12 @@ func ofEpoch(out v1alpha1.Readiness, epoch uint32) v1alpha1.Readiness {
 }
 
 // DrainLimit is how long an old proxy may finish its connections.
-func (p *Version) DrainLimit() time.Duration { return time.Duration(p.Spec.DrainSeconds) * time.Second }
+func (p *Version) DrainLimit() time.Duration {
+	return time.Duration(p.Spec.Rollout.DrainSeconds) * time.Second
+}
 
 // HotRestarts reports whether the profile's proxies take over from each other by Envoy's hot restart.
-func (p *Version) HotRestarts() bool { return p != nil && p.Spec.Handover == v1alpha1.HandoverEnvoy }
+func (p *Version) HotRestarts() bool { return p != nil && p.Spec.Handover == HandoverEnvoy }
 
 // RenderShared returns the profile's files for the pods of data.
 func RenderShared(p *Version, data SharedData) (map[string]string, error) {

@@ -15,33 +15,29 @@ import (
 
 // A new hash is a new proxy for every pod.
 func TestHash_profileChanges_onlySomeNeedNewProxy(t *testing.T) {
-	before, err := Compile(usual())
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := usual().Hash()
 	for name, c := range map[string]struct {
-		change func(*v1alpha1.ProxyProfileSpec)
+		change func(*Spec)
 		want   bool
 	}{
-		"nothing": {func(*v1alpha1.ProxyProfileSpec) {}, false},
-		"who may choose it": {func(s *v1alpha1.ProxyProfileSpec) {
+		"nothing": {func(*Spec) {}, false},
+		"who may choose it": {func(s *Spec) {
 			s.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
 		}, false},
-		"how it is rolled out":  {func(s *v1alpha1.ProxyProfileSpec) { s.Rollout.MaxParallel, s.DrainSeconds = 7, 7 }, false},
-		"how often it is asked": {func(s *v1alpha1.ProxyProfileSpec) { s.Readiness.PeriodSeconds = 70 }, false},
-		"what becomes of one that does not answer": {func(s *v1alpha1.ProxyProfileSpec) {
-			s.Readiness.FailureThreshold, s.Liveness = 7, &v1alpha1.Liveness{TCPPort: 15021}
+		"how it is rolled out":  {func(s *Spec) { s.Rollout.MaxParallel, s.Rollout.DrainSeconds = 7, 7 }, false},
+		"how often it is asked": {func(s *Spec) { s.Readiness.PeriodSeconds = 70 }, false},
+		"what becomes of one that does not answer": {func(s *Spec) {
+			s.Readiness.FailureThreshold, s.Liveness = 7, &Liveness{TCPPort: 15021}
 		}, false},
-		"what its image is pulled by": {func(s *v1alpha1.ProxyProfileSpec) { s.ImagePullSecrets = []v1alpha1.SecretReference{{Name: "a"}} }, false},
-		"its image":                   {func(s *v1alpha1.ProxyProfileSpec) { s.Image = "other" }, true},
-		"its files":                   {func(s *v1alpha1.ProxyProfileSpec) { s.Files = nil }, true},
-		"its secrets":                 {func(s *v1alpha1.ProxyProfileSpec) { s.Secrets = []v1alpha1.SecretSource{{Name: "a"}} }, true},
+		"what its image is pulled by": {func(s *Spec) { s.ImagePullSecrets = []v1alpha1.SecretReference{{Name: "a"}} }, false},
+		"its image":                   {func(s *Spec) { s.Image = "other" }, true},
+		"its files":                   {func(s *Spec) { s.Files = nil }, true},
+		"its secrets":                 {func(s *Spec) { s.Secrets = []v1alpha1.SecretSource{{Name: "a"}} }, true},
 	} {
-		p := *usual()
-		c.change(&p.Spec)
-		after, err := Compile(&p)
-		if err != nil || (after.Hash != before.Hash) != c.want {
-			t.Errorf("%s: a new proxy: %t, want %t; error %v", name, after.Hash != before.Hash, c.want, err)
+		after := usual()
+		c.change(&after)
+		if got := after.Hash() != before; got != c.want {
+			t.Errorf("%s: a new proxy: %t, want %t", name, got, c.want)
 		}
 	}
 }
@@ -62,8 +58,9 @@ func TestHash_newAgent_staysTheSame(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The image and the files may change with the sample, not with the agent.
-		object.Spec.Image, object.Spec.Files = "a/b", object.Spec.Files[:1]
-		object.Spec.Files[0].Template = "text"
+		c := object.Spec.Container
+		c.Image, c.Files = "a/b", c.Files[:1]
+		c.Files[0].Template = "text"
 		if got := HashOf(object.Spec); got != want {
 			t.Errorf("%s: hash %s, was %s: all proxies of all nodes would be upgraded by an update of the agent", file, got, want)
 		}
@@ -72,7 +69,7 @@ func TestHash_newAgent_staysTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(strings.Fields(string(known)), fieldsOf("spec", reflect.TypeFor[v1alpha1.ProxyProfileSpec]())); diff != "" {
+	if diff := cmp.Diff(strings.Fields(string(known)), fieldsOf("spec", reflect.TypeFor[Spec]())); diff != "" {
 		t.Errorf("fields (-known +now):\n%s", diff)
 	}
 }
@@ -82,7 +79,7 @@ func fieldsOf(path string, of reflect.Type) []string {
 	for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice {
 		of = of.Elem()
 	}
-	if of.Kind() != reflect.Struct || !strings.HasSuffix(of.PkgPath(), "/v1alpha1") {
+	if of.Kind() != reflect.Struct || !strings.HasPrefix(of.PkgPath(), "istio-pod-network-controller/") {
 		return []string{path}
 	}
 	var fields []string

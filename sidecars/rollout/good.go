@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 
-	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/istio"
 	"istio-pod-network-controller/sidecars/profile"
@@ -33,9 +32,9 @@ type Good struct {
 }
 
 type goodVersion struct {
-	Spec v1alpha1.ProxyProfileSpec `json:"spec"`
+	Spec profile.Spec `json:"spec"`
 	// Earlier are the good versions before it, newest first: until all proxies are upgraded some are of these.
-	Earlier []v1alpha1.ProxyProfileSpec `json:"earlier,omitempty"`
+	Earlier []profile.Spec `json:"earlier,omitempty"`
 	// Istio is what the last ready proxy of a profile with istio was computed of.
 	Istio *istio.Sources `json:"istio,omitempty"`
 	// Failed is the hash of the version that failed last in the place of one of this version, or "".
@@ -57,9 +56,9 @@ func (g *Good) Before(p *profile.Version) (good *profile.Version, earlier []*pro
 		return nil, nil, false
 	}
 	if known.beside != p {
-		known.usable, known.earlier, known.beside = p.WithSpec(&known.Spec), nil, p
+		known.usable, known.earlier, known.beside = p.WithSpec(known.Spec), nil, p
 		for i := range known.Earlier {
-			if one := p.WithSpec(&known.Earlier[i]); one != nil {
+			if one := p.WithSpec(known.Earlier[i]); one != nil {
 				known.earlier = append(known.earlier, one)
 			}
 		}
@@ -99,10 +98,10 @@ func (g *Good) Computed(profile string, from *istio.Sources) error {
 }
 
 // Istio returns what the last ready proxy of a profile was computed from, nil if that is not known, or was of another control plane.
-func (g *Good) Istio(profile string, of v1alpha1.Istio) *istio.Sources {
+func (g *Good) Istio(name string, of istio.ControlPlane) *istio.Sources {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if known := g.of(profile).Istio; known != nil && known.Of == of {
+	if known := g.of(name).Istio; known != nil && known.Of == of {
 		return known
 	}
 	return nil
@@ -148,7 +147,7 @@ func (g *Good) of(name string) *goodVersion {
 	}
 	known := &goodVersion{}
 	if text, err := os.ReadFile(g.path(name)); err == nil && json.Unmarshal(text, known) == nil {
-		known.hash = profile.HashOf(known.Spec)
+		known.hash = known.Spec.Hash()
 	}
 	if g.by == nil {
 		g.by = map[string]*goodVersion{}

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/sidecars/profile"
 )
@@ -17,20 +15,20 @@ import (
 func mustRemember(t *testing.T, g *Good, present *profile.Version, usable bool) {
 	t.Helper()
 	good, _, fails := g.Before(present)
-	if fails || (good != nil) != usable || good != nil && (good.Spec.Image != "haproxy:1" || good.Spec.DrainSeconds != present.Spec.DrainSeconds) {
+	if fails || (good != nil) != usable || good != nil && (good.Spec.Image != "haproxy:1" || good.Spec.Rollout.DrainSeconds != present.Spec.Rollout.DrainSeconds) {
 		t.Errorf("%+v, %t", good, fails)
 	}
 }
 
 // What was remembered is used in the place of any other version of the profile: rules follow the proxy.
 func TestBefore_versions_areRememberedIfUsable(t *testing.T) {
-	compiled := func(change func(*v1alpha1.ProxyProfileSpec)) *profile.Version {
-		object := v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge"}, Spec: v1alpha1.ProxyProfileSpec{
-			Image: "haproxy:2", DrainSeconds: 45, RunAsUser: int64(os.Getuid()), RunAsGroup: int64(os.Getgid()),
+	compiled := func(change func(*profile.Spec)) *profile.Version {
+		spec := profile.Spec{
+			Image: "haproxy:2", Rollout: v1alpha1.Rollout{DrainSeconds: 45}, RunAsUser: int64(os.Getuid()), RunAsGroup: int64(os.Getgid()),
 			Network: v1alpha1.Network{OutboundPort: 15001, InboundPort: 15006},
-		}}
-		change(&object.Spec)
-		p, err := profile.Compile(&object)
+		}
+		change(&spec)
+		p, err := profile.New("edge", spec)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,18 +38,18 @@ func TestBefore_versions_areRememberedIfUsable(t *testing.T) {
 		present *profile.Version
 		usable  bool
 	}{
-		"another image":     {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.DrainSeconds = 7 }), true},
-		"the same version":  {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Image = "haproxy:1" }), false},
-		"another user":      {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.RunAsUser++ }), true},
-		"another port":      {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Network.OutboundPort++ }), true},
-		"it is transparent": {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Network.Transparent = true }), true},
+		"another image":     {compiled(func(s *profile.Spec) { s.Rollout.DrainSeconds = 7 }), true},
+		"the same version":  {compiled(func(s *profile.Spec) { s.Image = "haproxy:1" }), false},
+		"another user":      {compiled(func(s *profile.Spec) { s.RunAsUser++ }), true},
+		"another port":      {compiled(func(s *profile.Spec) { s.Network.OutboundPort++ }), true},
+		"it is transparent": {compiled(func(s *profile.Spec) { s.Transparent = true }), true},
 		"another profile":   {&profile.Version{Name: "other", Hash: "h"}, false},
-		"of another mode":   {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Mode = v1alpha1.ModeShared }), false},
+		"that is shared":    {compiled(func(s *profile.Spec) { s.Shared = &profile.Reload{} }), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			g := &Good{Dir: dir}
-			if err := g.Works(compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Image = "haproxy:1" })); err != nil {
+			if err := g.Works(compiled(func(s *profile.Spec) { s.Image = "haproxy:1" })); err != nil {
 				t.Fatal(err)
 			}
 			mustRemember(t, g, c.present, c.usable)

@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/util/intstr"
-
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/sidecars/profile"
 )
@@ -32,8 +30,8 @@ type NodeCount struct {
 
 // isBounded reports whether there are nodes that may have to wait.
 func isBounded(p *v1alpha1.ProxyProfile) bool {
-	r := p.Spec.Rollout
-	return r.MaxNodes > 0 || r.Partition != nil || r.Paused
+	r := p.Spec.Rollout()
+	return r.MaxNodes > 0 || r.Partition+r.PartitionPercent > 0 || r.Paused
 }
 
 // nextRollout returns which nodes may use the present version of a profile, by the counts of its nodes and the profile's status:
@@ -51,7 +49,8 @@ func nextRollout(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount) *v1alpha1
 	if was := p.Status.Rollout; was != nil && was.Hash == out.Hash {
 		out.Admitted = was.Admitted
 	}
-	free, stops := int(p.Spec.Rollout.MaxNodes), p.Spec.Rollout.Paused
+	bounds := p.Spec.Rollout()
+	free, stops := int(bounds.MaxNodes), bounds.Paused
 	if free == 0 {
 		free = len(nodes)
 	}
@@ -82,16 +81,13 @@ func nextRollout(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount) *v1alpha1
 
 // outsidePartition returns how many slots at most a profile's partition leaves to the nodes that use a version.
 func outsidePartition(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount, hash string) int32 {
-	if p.Spec.Rollout.Partition == nil {
-		return allNodes
-	}
-	// A percentage of no nodes would admit all that come later.
-	stay, err := intstr.GetScaledValueFromIntOrPercent(p.Spec.Rollout.Partition, max(len(nodes), 1), true)
+	bounds := p.Spec.Rollout()
+	stay := max(int(bounds.Partition), (int(bounds.PartitionPercent)*max(len(nodes), 1)+99)/100) // of no nodes, a share would admit all that come later
 	switch {
-	case err != nil || stay >= len(nodes) && stay > 0: // the API server takes no other text than a percentage
-		return 0
 	case stay == 0:
 		return allNodes
+	case stay >= len(nodes):
+		return 0
 	}
 	var slots []int32
 	for name := range nodes {

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/util/intstr"
-
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/sidecars/profile"
 )
@@ -18,7 +16,7 @@ type fleet struct {
 
 func newFleet(nodes int, rollout v1alpha1.Rollout) *fleet {
 	f := &fleet{nodes: map[string]NodeCount{}}
-	f.profile.Spec.Rollout = rollout
+	f.profile.Spec.Container = &v1alpha1.Container{Update: v1alpha1.Update{Rollout: rollout}}
 	for i := range nodes {
 		f.nodes[fmt.Sprint("node-", i)] = NodeCount{Pods: 2}
 	}
@@ -26,7 +24,7 @@ func newFleet(nodes int, rollout v1alpha1.Rollout) *fleet {
 }
 
 // count is what the elected agent does.
-func (f *fleet) count() { f.profile.Status = StatusOf(&f.profile, f.nodes, "") }
+func (f *fleet) count() { f.profile.Status = StatusOf(&f.profile, f.nodes, "", nil) }
 
 // admitted counts the nodes that may use the present version.
 func (f *fleet) admitted() (n int) {
@@ -58,7 +56,7 @@ func (f *fleet) finish() { f.some(len(f.nodes), upgraded); f.count() }
 
 // newVersion changes the profile. All pods have an older version then.
 func (f *fleet) newVersion(image string) {
-	f.profile.Spec.Image = image
+	f.profile.Spec.Container.Image = image
 	for name, of := range f.nodes {
 		f.nodes[name] = NodeCount{Pods: of.Pods}
 	}
@@ -132,12 +130,12 @@ func TestNextRollout_nodes_areAdmittedInTurn(t *testing.T) {
 		},
 		"paused from the start": {nodes: 10, rollout: v1alpha1.Rollout{MaxNodes: 3, Paused: true}, steps: []func(*fleet){(*fleet).finish}, want: []int{0, 0}, reason: "Paused"},
 		"paused without a number of nodes, and no longer": {
-			nodes: 10, rollout: v1alpha1.Rollout{Paused: true}, steps: []func(*fleet){func(f *fleet) { f.profile.Spec.Rollout.Paused = false; f.count() }},
+			nodes: 10, rollout: v1alpha1.Rollout{Paused: true}, steps: []func(*fleet){func(f *fleet) { f.profile.Spec.Container.Update.Paused = false; f.count() }},
 			want: []int{0, 10}, reason: "Upgrading", bound: -1,
 		},
 		"paused in the middle, and no longer": {
 			nodes: 10, rollout: three, steps: []func(*fleet){
-				func(f *fleet) { f.profile.Spec.Rollout.Paused = true; f.finish() }, func(f *fleet) { f.profile.Spec.Rollout.Paused = false; f.count() },
+				func(f *fleet) { f.profile.Spec.Container.Update.Paused = true; f.finish() }, func(f *fleet) { f.profile.Spec.Container.Update.Paused = false; f.count() },
 			}, want: []int{3, 3, 6}, reason: "Upgrading",
 		},
 	} {
@@ -146,33 +144,36 @@ func TestNextRollout_nodes_areAdmittedInTurn(t *testing.T) {
 }
 
 func TestNextRollout_partition_keepsItsNodes(t *testing.T) {
-	with := func(partition intstr.IntOrString, maxNodes int32) v1alpha1.Rollout {
-		return v1alpha1.Rollout{Partition: &partition, MaxNodes: maxNodes}
+	with := func(partition, percent, maxNodes int32) v1alpha1.Rollout {
+		return v1alpha1.Rollout{Partition: partition, PartitionPercent: percent, MaxNodes: maxNodes}
 	}
-	lower := func(to intstr.IntOrString) func(*fleet) {
-		return func(f *fleet) { f.profile.Spec.Rollout.Partition = &to; f.finish() }
+	lower := func(partition, percent int32) func(*fleet) {
+		return func(f *fleet) {
+			f.profile.Spec.Container.Update.Partition, f.profile.Spec.Container.Update.PartitionPercent = partition, percent
+			f.finish()
+		}
 	}
 	for name, c := range map[string]admission{
 		"one node tries it, then all have it": {
-			nodes: 10, rollout: with(intstr.FromInt32(9), 0), steps: []func(*fleet){(*fleet).finish, lower(intstr.FromInt32(0)), (*fleet).finish},
-			want: []int{1, 1, 10, 10}, reason: "Upgraded", bound: allNodes,
+			nodes: 10, rollout: with(9, 0, 0), steps: []func(*fleet){(*fleet).finish, lower(0, 0), (*fleet).finish},
+			want: []int{1, 1, 10, 10}, reason: "Upgraded", bound: -1,
 		},
 		"nodes that stay have the profile paused once the others are done": {
-			nodes: 10, rollout: with(intstr.FromInt32(9), 0), steps: []func(*fleet){(*fleet).finish}, want: []int{1, 1}, reason: "Paused",
+			nodes: 10, rollout: with(9, 0, 0), steps: []func(*fleet){(*fleet).finish}, want: []int{1, 1}, reason: "Paused",
 		},
-		"until then it upgrades": {nodes: 10, rollout: with(intstr.FromInt32(9), 0), want: []int{1}, reason: "Upgrading"},
+		"until then it upgrades": {nodes: 10, rollout: with(9, 0, 0), want: []int{1}, reason: "Upgrading"},
 		"a percentage is rounded up": {
-			nodes: 10, rollout: with(intstr.FromString("75%"), 0), steps: []func(*fleet){(*fleet).finish, lower(intstr.FromString("50%"))}, want: []int{2, 2, 5}, reason: "Upgrading",
+			nodes: 10, rollout: with(0, 75, 0), steps: []func(*fleet){(*fleet).finish, lower(0, 50)}, want: []int{2, 2, 5}, reason: "Upgrading",
 		},
 		"in slot up to the partition": {
-			nodes: 10, rollout: with(intstr.FromString("50%"), 3), steps: []func(*fleet){(*fleet).finish, (*fleet).finish}, want: []int{3, 5, 5}, reason: "Paused",
+			nodes: 10, rollout: with(0, 50, 3), steps: []func(*fleet){(*fleet).finish, (*fleet).finish}, want: []int{3, 5, 5}, reason: "Paused",
 		},
-		"more than there are": {nodes: 3, rollout: with(intstr.FromInt32(5), 0), want: []int{0}, reason: "Paused", bound: 0},
+		"more than there are": {nodes: 3, rollout: with(5, 0, 0), want: []int{0}, reason: "Paused", bound: 0},
 		"raised in the middle: nodes that have begun go on": {
-			nodes: 10, rollout: with(intstr.FromInt32(5), 0), steps: []func(*fleet){lower(intstr.FromInt32(9))}, want: []int{5, 5}, reason: "Paused",
+			nodes: 10, rollout: with(5, 0, 0), steps: []func(*fleet){lower(9, 0)}, want: []int{5, 5}, reason: "Paused",
 		},
 		"a percentage, and no pod for a moment": {
-			nodes: 4, rollout: with(intstr.FromString("50%"), 0), steps: []func(*fleet){func(f *fleet) {
+			nodes: 4, rollout: with(0, 50, 0), steps: []func(*fleet){func(f *fleet) {
 				all := f.nodes
 				f.nodes = nil
 				f.newVersion("another")
@@ -180,16 +181,13 @@ func TestNextRollout_partition_keepsItsNodes(t *testing.T) {
 				f.count()
 			}}, want: []int{2, 2}, reason: "Upgrading",
 		},
-		"no percentage, and no pod for a moment": {
-			nodes: 0, rollout: with(intstr.FromString("0%"), 0), want: []int{0}, reason: "NoPods", bound: allNodes,
-		},
 		"a failure that does not stop the nodes is the reason, not the partition": {
-			nodes: 3, rollout: with(intstr.FromInt32(1), 1), steps: []func(*fleet){
+			nodes: 3, rollout: with(1, 0, 1), steps: []func(*fleet){
 				func(f *fleet) { f.some(1, func(n *NodeCount) { n.Failed = n.Pods }); f.count() },
 			}, want: []int{1, 1}, reason: "Failed",
 		},
 		"a failure stops it before": {
-			nodes: 10, rollout: with(intstr.FromInt32(5), 2), steps: []func(*fleet){func(f *fleet) { f.some(1, fails); f.count() }, (*fleet).finishOthers}, want: []int{2, 2, 2}, reason: "Paused",
+			nodes: 10, rollout: with(5, 0, 2), steps: []func(*fleet){func(f *fleet) { f.some(1, fails); f.count() }, (*fleet).finishOthers}, want: []int{2, 2, 2}, reason: "Paused",
 		},
 	} {
 		t.Run(name, c.run)
@@ -211,14 +209,14 @@ func TestNextRollout_clusterOrProfileChanges_goesOn(t *testing.T) {
 			}, want: []int{3, -1, 14}, reason: "Upgraded", bound: allNodes,
 		},
 		"the bound is taken away in the middle": {
-			nodes: 10, rollout: three, steps: []func(*fleet){func(f *fleet) { f.profile.Spec.Rollout = v1alpha1.Rollout{}; f.count() }}, want: []int{3, 10}, reason: "Upgrading", bound: -1,
+			nodes: 10, rollout: three, steps: []func(*fleet){func(f *fleet) { f.profile.Spec.Container.Update.Rollout = v1alpha1.Rollout{}; f.count() }}, want: []int{3, 10}, reason: "Upgrading", bound: -1,
 		},
 		"another version in the middle": {
 			nodes: 10, rollout: three, steps: []func(*fleet){(*fleet).finish, func(f *fleet) { f.newVersion("another") }, (*fleet).finish}, want: []int{3, 6, 3, 6}, reason: "Upgrading",
 		},
 		"the version of before in the middle: the nodes that have not left it count for nothing": {
 			nodes: 10, rollout: three, steps: []func(*fleet){func(f *fleet) {
-				f.profile.Spec.Image = "before"
+				f.profile.Spec.Container.Image = "before"
 				for i := range 8 {
 					f.nodes[fmt.Sprint("node-", i)] = NodeCount{Pods: 2, Upgraded: 2}
 				}

@@ -9,21 +9,25 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/printable"
 )
 
 // StatusOf returns what a profile's status should be by the counts of its nodes. failed is one of the pods that have failed, or "".
-// lastTransitionTime changes with a condition's status only.
-func StatusOf(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount, failed string) v1alpha1.ProxyProfileStatus {
+// invalid is why the profile cannot be used, or nil. lastTransitionTime changes with a condition's status only.
+func StatusOf(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount, failed string, invalid error) v1alpha1.ProxyProfileStatus {
 	rollout := nextRollout(p, nodes)
 	all := sumUp(nodes, func(node string) bool { return rollout != nil && rolloutSlot(node, rollout.Hash) >= rollout.Admitted })
-	stays := p.Spec.Rollout.Partition != nil && !all.going && all.failed == 0
-	all.pod, all.stopped = failed, all.held > 0 && (p.Spec.Rollout.Paused || stays)
+	bounds := p.Spec.Rollout()
+	stays := bounds.Partition+bounds.PartitionPercent > 0 && !all.going && all.failed == 0
+	all.pod, all.stopped = failed, all.held > 0 && (bounds.Paused || stays)
+	all.invalid = invalid
 	out := v1alpha1.ProxyProfileStatus{
 		ObservedGeneration: p.Generation, Pods: all.pods, Upgraded: all.upgraded, Failed: all.failed, NodeCount: all.nodes, NodesPaused: all.paused, Rollout: rollout,
 		Conditions: slices.Clone(p.Status.Conditions),
 	}
 	for kind, is := range map[string]bool{
-		v1alpha1.ConditionUpgraded: all.complete(), v1alpha1.ConditionProgressing: all.going || all.complete(), v1alpha1.ConditionFailed: all.failed > 0,
+		v1alpha1.ConditionUpgraded: all.complete(), v1alpha1.ConditionProgressing: invalid == nil && (all.going || all.complete()),
+		v1alpha1.ConditionFailed: invalid != nil || all.failed > 0,
 	} {
 		status := metav1.ConditionFalse
 		if is {
@@ -45,6 +49,7 @@ type progress struct {
 	held                          int32  // nodes with proxies that will be upgraded once the node may use the version
 	stopped                       bool   // the profile has these wait
 	pod                           string // a pod whose proxy has failed
+	invalid                       error  // why the profile cannot be used
 }
 
 func sumUp(nodes map[string]NodeCount, held func(node string) bool) progress {
@@ -65,10 +70,12 @@ func sumUp(nodes map[string]NodeCount, held func(node string) bool) progress {
 	return out
 }
 
-func (a progress) complete() bool { return a.upgraded == a.pods }
+func (a progress) complete() bool { return a.invalid == nil && a.upgraded == a.pods }
 
 func (a progress) reason() string {
 	switch {
+	case a.invalid != nil:
+		return v1alpha1.ReasonInvalid
 	case a.pods == 0:
 		return v1alpha1.ReasonNoPods
 	case a.complete():
@@ -82,6 +89,9 @@ func (a progress) reason() string {
 }
 
 func (a progress) message() string {
+	if a.invalid != nil {
+		return printable.Clip(a.invalid.Error(), v1alpha1.MaxMessage)
+	}
 	if a.pods == 0 {
 		return "no pod has chosen the profile"
 	}

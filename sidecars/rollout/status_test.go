@@ -47,7 +47,7 @@ func TestStatusOf_nodes_areSummedUp(t *testing.T) {
 		"a thousand nodes":       {many, [5]int32{3000, 3000, 0, 1000, 0}, [5]string{"True", "True", "False", "Upgraded", "3000 of 3000 proxies are ready and of this version; nodes: 1000"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			status := StatusOf(&v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Generation: 5}}, nodesOf(c.nodes...), "shop/cart")
+			status := StatusOf(&v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Generation: 5}}, nodesOf(c.nodes...), "shop/cart", nil)
 			got := status.Conditions
 			if counts := [5]int32{status.Pods, status.Upgraded, status.Failed, status.NodeCount, status.NodesPaused}; counts != c.counts || status.ObservedGeneration != 5 || len(got) != 3 {
 				t.Fatalf("%+v", status)
@@ -70,16 +70,16 @@ func TestStatusOf_nodes_areSummedUp(t *testing.T) {
 func TestStatusOf_nothingChanged_keepsTransitionTime(t *testing.T) {
 	p := &v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Generation: 5}}
 	done := nodesOf(NodeCount{Pods: 1, Upgraded: 1})
-	p.Status = StatusOf(p, done, "")
+	p.Status = StatusOf(p, done, "", nil)
 	long := metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	for i := range p.Status.Conditions {
 		p.Status.Conditions[i].LastTransitionTime = long
 	}
-	if diff := cmp.Diff(p.Status, StatusOf(p, done, "")); diff != "" {
+	if diff := cmp.Diff(p.Status, StatusOf(p, done, "", nil)); diff != "" {
 		t.Errorf("-before +after:\n%s", diff)
 	}
 	p.Generation = 6
-	after := StatusOf(p, nodesOf(NodeCount{Pods: 1}), "").Conditions
+	after := StatusOf(p, nodesOf(NodeCount{Pods: 1}), "", nil).Conditions
 	if c := after[2]; c.Status != metav1.ConditionFalse || c.ObservedGeneration != 6 || c.LastTransitionTime == long {
 		t.Errorf("Upgraded is %+v", c)
 	}

@@ -5,14 +5,13 @@ import (
 	"testing"
 	"time"
 
-	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
 func TestJudge_eachFact_decides(t *testing.T) {
-	edge := &profile.Version{Name: "edge", Spec: v1alpha1.ProxyProfileSpec{Mode: v1alpha1.ModeShared}}
+	edge := &profile.Version{Name: "edge", Spec: profile.Spec{Shared: &profile.Reload{}}}
 	chosen := sidecars.Choice{Name: "edge", Profile: edge}
 	with := func(c sidecars.Choice, f func(*sidecars.Choice)) sidecars.Choice { f(&c); return c }
 	for name, c := range map[string]struct {
@@ -37,9 +36,9 @@ func TestJudge_eachFact_decides(t *testing.T) {
 		"nobody has chosen":                        {facts{choice: sidecars.Choice{}}, verdict{}},
 		"it may not have the profile":              {facts{choice: sidecars.Choice{Name: "edge", Refusal: "no"}}, verdict{refused: "no"}},
 		"a served one may not any more":            {facts{choice: sidecars.Choice{Name: "edge", Refusal: "no"}, member: true}, verdict{stay: true, refused: "no"}},
-		"the profile was made anew in another mode": {
+		"the profile was made anew, and is not shared": {
 			facts{choice: sidecars.Choice{Name: "edge", Profile: &profile.Version{}}},
-			verdict{refused: "the profile edge does not have mode shared any more: choose another one"},
+			verdict{refused: "the profile edge is not shared any more: choose another one"},
 		},
 	} {
 		c.in.profile = "edge"

@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/profile"
@@ -197,9 +196,9 @@ type record struct {
 	Dir       string `json:"dir"`
 	Container string `json:"container,omitempty"`
 	// Hash and Spec are the profile's that it was rendered from.
-	Hash    string                    `json:"hash"`
-	Spec    v1alpha1.ProxyProfileSpec `json:"spec"`
-	Members []member                  `json:"members"`
+	Hash    string       `json:"hash"`
+	Spec    profile.Spec `json:"spec"`
+	Members []member     `json:"members"`
 }
 
 // members returns none of a configuration that is not known.

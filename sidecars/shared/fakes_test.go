@@ -24,6 +24,12 @@ import (
 	"istio-pod-network-controller/sidecars/rollout"
 )
 
+// fakeProfile is a ProxyProfile.
+type fakeProfile struct {
+	Name string
+	Spec profile.Spec
+}
+
 // fakeNode is a node with pods, an API server, and a proxy that reads its files and answers on a real socket.
 type fakeNode struct {
 	t    *testing.T
@@ -32,7 +38,7 @@ type fakeNode struct {
 
 	mu      sync.Mutex
 	pods    map[string]*fakePod // by UID
-	profile v1alpha1.ProxyProfile
+	profile fakeProfile
 	held    map[string]bool // by UID
 	said    map[string]sidecars.Status
 	reads   int
@@ -92,10 +98,10 @@ func newNode(t *testing.T) *fakeNode {
 		t: t, root: shortDir(t), pods: map[string]*fakePod{}, held: map[string]bool{}, said: map[string]sidecars.Status{},
 		deaf: func(string) bool { return false },
 	}
-	n.profile = v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge", Generation: 1}, Spec: v1alpha1.ProxyProfileSpec{
-		Mode: v1alpha1.ModeShared, NamespaceSelector: &metav1.LabelSelector{}, RunAsGroup: int64(os.Getgid()),
+	n.profile = fakeProfile{"edge", profile.Spec{
+		NamespaceSelector: &metav1.LabelSelector{}, RunAsGroup: int64(os.Getgid()),
 		Network: v1alpha1.Network{OutboundPort: 15101, InboundPort: 15106}, Files: []v1alpha1.File{{Name: configFile, Template: configTemplate}},
-		Shared: &v1alpha1.Shared{Check: []string{"check"}, ReloadSignal: "USR2"},
+		Shared: &profile.Reload{Check: []string{"check"}, ReloadSignal: "USR2"},
 	}}
 	t.Cleanup(func() {
 		n.stopProxy()
@@ -177,13 +183,13 @@ func (n *fakeNode) Choice(_ context.Context, s podnet.Sandbox) (sidecars.Choice,
 		out.Name = ""
 	}
 	if out.Name == n.profile.Name {
-		out.Hash = profile.HashOf(n.profile.Spec)
+		out.Hash = n.profile.Spec.Hash()
 	}
 	if out.Name != n.profile.Name || out.Refusal != "" {
 		return out, nil
 	}
 	var err error
-	if out.Profile, err = profile.Compile(&n.profile); err != nil {
+	if out.Profile, err = profile.New(n.profile.Name, n.profile.Spec); err != nil {
 		out.Refusal = err.Error()
 	}
 	return out, nil
@@ -327,7 +333,7 @@ func (n *fakeNode) summary() rollout.NodeCount {
 
 // sum counts what is reported, as the profile's status does. n.mu is held.
 func (n *fakeNode) sum() (out rollout.NodeCount) {
-	hash := profile.HashOf(n.profile.Spec)
+	hash := n.profile.Spec.Hash()
 	for _, s := range n.said {
 		out.Pods++
 		switch {

@@ -19,8 +19,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/test/kerneltest"
 )
 
@@ -139,10 +141,14 @@ func startReal(t *testing.T, n *fakeNode) *realProxy {
 	dir := filepath.Join(n.root, "edge")
 	p := &realProxy{fakeNode: n, words: strings.NewReplacer("/etc/sidecar/", dir+"/files/", "/run/sidecar/", dir+"/run/",
 		"/usr/sbin/haproxy", kerneltest.ProgramPath(t, "haproxy"), "sleep 1;", "sleep 0.1;")}
-	if err := yaml.UnmarshalStrict(p.sample(t, "proxy-profile-shared.yaml"), &n.profile); err != nil {
+	var sample v1alpha1.ProxyProfile
+	if err := yaml.UnmarshalStrict(p.sample(t, "proxy-profile-shared.yaml"), &sample); err != nil {
 		t.Fatal(err)
 	}
-	n.profile.Name, n.profile.Generation = "edge", 1
+	var err error
+	if n.profile.Spec, err = profile.SpecOf(&sample.Spec); err != nil {
+		t.Fatal(err)
+	}
 	n.profile.Spec.NamespaceSelector, n.profile.Spec.RunAsGroup = &metav1.LabelSelector{}, 1337
 	var values struct {
 		Sidecars struct{ Shared []struct{ Args []string } }

@@ -47,7 +47,7 @@ func judge(f facts) verdict {
 	case f.choice.Profile == nil:
 		return verdict{stay: f.member, refused: f.choice.Refusal}
 	case !f.choice.Profile.Shared():
-		return verdict{stay: f.member, refused: fmt.Sprintf("the profile %s does not have mode shared any more: choose another one", f.profile)}
+		return verdict{stay: f.member, refused: fmt.Sprintf("the profile %s is not shared any more: choose another one", f.profile)}
 	}
 	return verdict{stay: f.member, join: true}
 }

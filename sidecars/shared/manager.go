@@ -1,4 +1,4 @@
-// Package shared keeps the configuration of the proxy that all pods of the node share which have chosen a ProxyProfile with mode shared.
+// Package shared keeps the configuration of the proxy that all pods of the node share which have chosen a shared ProxyProfile.
 package shared
 
 import (

@@ -9,10 +9,8 @@ import (
 	"path/filepath"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/printable"
 	"istio-pod-network-controller/sidecars/home"
@@ -150,7 +148,7 @@ func (g *group) profileOf(rec *record) (*profile.Version, error) {
 	if g.compiled != nil && g.compiled.Hash == rec.Hash {
 		return g.compiled, nil
 	}
-	out, err := profile.Compile(&v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: g.name}, Spec: rec.Spec})
+	out, err := profile.New(g.name, rec.Spec)
 	if err != nil {
 		return nil, fmt.Errorf("use the profile's last version: %w", err)
 	}

@@ -28,7 +28,6 @@ func (n *fakeNode) follow(m *Manager, names ...string) (out []podnet.Sandbox) {
 func (n *fakeNode) setTemplate(m *Manager, text string) {
 	n.change(func() {
 		n.profile.Spec.Files = []v1alpha1.File{{Name: configFile, Template: text}}
-		n.profile.Generation++
 	})
 	m.Notify("edge")
 }

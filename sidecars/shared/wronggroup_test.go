@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -16,7 +15,7 @@ func TestWrongGID_anotherGroup_getsNoPods(t *testing.T) {
 	m.Follow(a, "edge")
 	n.served(m, "a")
 	change := func(by int64) {
-		n.change(func() { n.profile.Spec.RunAsGroup += by; n.profile.Generation++ })
+		n.change(func() { n.profile.Spec.RunAsGroup += by })
 		m.Notify("edge")
 	}
 	change(1)
@@ -36,7 +35,7 @@ func TestWrongGID_anotherGroup_getsNoPods(t *testing.T) {
 
 // A proxy that has not answered yet may be of any group.
 func TestWrongGID_groupUnknown_isNotCompared(t *testing.T) {
-	edge := &profile.Version{Name: "edge", Spec: v1alpha1.ProxyProfileSpec{RunAsGroup: 1337}}
+	edge := &profile.Version{Name: "edge", Spec: profile.Spec{RunAsGroup: 1337}}
 	for name, c := range map[string]struct {
 		proxy   proxy
 		profile *profile.Version

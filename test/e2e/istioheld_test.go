@@ -32,7 +32,6 @@ type mall struct {
 // open makes the pods, and returns when all of them trade. Connections are held for as long as a test takes.
 func (o outside) open(t *testing.T, change ...func(spec map[string]any)) *mall {
 	t.Helper()
-	drainsLong := func(spec map[string]any) { spec["drainSeconds"] = int64(600) }
 	m := &mall{managed: o.mesh(t, append(change, allAtOnce, drainsLong)...)}
 	m.apply(t, strict)
 	for i := range stores {

@@ -151,11 +151,11 @@ func (o outside) mistakes(t *testing.T) {
 		words   []string
 	}{
 		"a revision that does not exist": {
-			profile: func(spec map[string]any) { spec["istio"] = map[string]any{"revision": "canary"} },
+			profile: func(spec map[string]any) { spec["revision"] = "canary" },
 			words:   []string{"istio-canary", "istio-system"},
 		},
 		"a namespace without a control plane": {
-			profile: func(spec map[string]any) { spec["istio"] = map[string]any{"namespace": "nowhere"} },
+			profile: func(spec map[string]any) { spec["namespace"] = "nowhere" },
 			words:   []string{"nowhere"},
 		},
 		"an application at the port of the proxy's health": {

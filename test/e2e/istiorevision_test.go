@@ -27,7 +27,7 @@ func (o outside) revisions(t *testing.T) {
 		{"", istioImage, "istiod"},
 	} {
 		held := m.hold(t)
-		m.upgrade(t, "to "+c.istiod, map[string]any{"image": c.image, "istio": map[string]any{"revision": c.revision}}, func() {})
+		m.upgrade(t, "to "+c.istiod, map[string]any{"image": c.image, "revision": c.revision}, func() {})
 		for _, h := range held {
 			h.say(t, "after the upgrade to "+c.istiod)
 			must(t, h.told.Close())

@@ -61,7 +61,7 @@ func (o outside) upgrades(t *testing.T) {
 		h.say(t, "while the old proxies drain")
 	}
 	limit := time.Since(began).Truncate(time.Second) + heldFor
-	m.patchProfile(t, map[string]any{"drainSeconds": int64(limit / time.Second)}) // also of proxies that drain
+	m.patchProfile(t, map[string]any{"update": map[string]any{"drainSeconds": int64(limit / time.Second)}}) // also of proxies that drain
 	for _, h := range held {
 		lasted := h.awaitEnd(t).Sub(began)
 		t.Logf("a held connection was cut %s after the upgrade's begin, drainSeconds are %s", lasted.Round(time.Millisecond), limit)
@@ -85,7 +85,7 @@ func (o outside) restartIstiod(t *testing.T) {
 }
 
 // allAtOnce has a node's proxies upgraded at the same time.
-func allAtOnce(spec map[string]any) { spec["rollout"] = map[string]any{"maxParallel": int64(10)} }
+func allAtOnce(spec map[string]any) { updateOf(spec)["maxParallel"] = int64(10) }
 
 // awaitMore waits until each of the pods has been answered more often than before.
 func (m managed) awaitMore(t *testing.T, pods []*corev1.Pod) {

@@ -14,7 +14,7 @@ import (
 //
 //e2e:rounds kubernetes
 func TestKubernetesIsUpgradedUnderLoad(t *testing.T) {
-	m := newManaged(t, func(spec map[string]any) { spec["drainSeconds"] = int64(600) })
+	m := newManaged(t, drainsLong)
 	b := m.startUnderLoad(t, loadedPods, loadedPods*loadedEvery)
 	version := func() string { return m.nodeStatus(t).NodeInfo.KubeletVersion }
 	processes := func() (pids []int) {

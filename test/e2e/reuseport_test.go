@@ -20,8 +20,9 @@ const sharingEvery = 20 * time.Millisecond
 func TestReusePortHandover(t *testing.T) {
 	t.Parallel()
 	m := newManagedFrom(t, "proxy-profile-nginx.yaml", func(spec map[string]any) {
-		spec["rollout"] = map[string]any{"pauseOnFailure": false, "maxParallel": int64(3)} // each pod tries each version
-		spec["drainSeconds"] = int64(600)                                                  // on busy cores the upgrades of all pods take their time
+		update := updateOf(spec)
+		update["pauseOnFailure"], update["maxParallel"] = false, int64(3) // each pod tries each version
+		update["drainSeconds"] = int64(600)                               // on busy cores the upgrades of all pods take their time
 	})
 	f := families()[0]
 	world := f.at(1, worldPort).String()

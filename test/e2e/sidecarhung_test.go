@@ -16,7 +16,7 @@ func TestProxyHungIsReplaced(t *testing.T) {
 		t.Run(handover, func(t *testing.T) {
 			t.Parallel()
 			m := newManaged(t, func(spec map[string]any) {
-				spec["handover"] = handover
+				handsOver(spec, handover)
 				spec["liveness"] = map[string]any{
 					"httpGet": map[string]any{"port": int64(15021), "path": "/healthz/ready"}, "periodSeconds": int64(1), "failureThreshold": int64(3),
 				}

@@ -111,7 +111,8 @@ func (m managed) awaitNoProxies(t *testing.T) {
 // script makes the profile's proxy a shell's script.
 func script(text string) func(spec map[string]any) {
 	return func(spec map[string]any) {
-		spec["image"], spec["command"], spec["handover"] = "localhost/tools:1", []any{"sh", "-c", text}, "none"
+		spec["image"], spec["command"] = "localhost/tools:1", []any{"sh", "-c", text}
+		handsOver(spec, "none")
 	}
 }
 
@@ -149,7 +150,7 @@ func (m managed) home(t *testing.T, pod *corev1.Pod) string {
 //e2e:rounds nri
 func TestSidecarThatHangsAtItsStart(t *testing.T) {
 	t.Parallel()
-	m := newManaged(t, func(spec map[string]any) { spec["drainSeconds"] = int64(600) })
+	m := newManaged(t, drainsLong)
 	pod := m.startManaged(t, plainPod("old"))
 	held := dialEcho(t, at(pod, families()[0], appTCPPort))
 	m.newVersion(t, "drains")
@@ -195,7 +196,8 @@ func TestSidecarThatHangsAtItsStart(t *testing.T) {
 func TestSidecarTakesBothFamilies(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t, func(spec map[string]any) {
-		spec["image"], spec["command"], spec["handover"] = proxyImage, []any{"/testproxy"}, "none"
+		spec["image"], spec["command"] = proxyImage, []any{"/testproxy"}
+		handsOver(spec, "none")
 		delete(spec, "files")
 	})
 	pod := m.startManaged(t, plainPod("both"))

@@ -32,7 +32,7 @@ while :; do wait; done`
 func talking(size int) func(spec map[string]any) {
 	return func(spec map[string]any) {
 		spec["image"], spec["command"], spec["files"] = "localhost/tools:1", []any{"sh", "-c", talkingProxy, "sh", strconv.Itoa(size)}, []any{}
-		spec["handover"] = "none"
+		handsOver(spec, "none")
 		spec["readiness"] = map[string]any{"tcpPort": int64(15021), "startSeconds": int64(patience / time.Second)}
 	}
 }

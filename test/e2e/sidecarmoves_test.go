@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// withPorts gives a profile of mode perPod ports of its own.
+// withPorts gives a profile with a proxy for each pod ports of its own.
 func withPorts(t testing.TB, outbound, inbound, ready int64) func(map[string]any) {
 	t.Helper()
 	return func(spec map[string]any) {

@@ -32,7 +32,7 @@ const (
 //
 //e2e:rounds nri
 func TestSidecarRolloutUnderLoad(t *testing.T) {
-	m := newManaged(t, func(spec map[string]any) { spec["rollout"] = map[string]any{"maxParallel": int64(rolledAtOnce)} })
+	m := newManaged(t, func(spec map[string]any) { updateOf(spec)["maxParallel"] = int64(rolledAtOnce) })
 	f := families()[0]
 	n := amount(t, "E2E_ROLLED", rolledPods)
 	dialing := min(n, dialingPods)

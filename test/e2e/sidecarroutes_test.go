@@ -29,8 +29,7 @@ func runsAs(id int64) func(map[string]any) {
 //e2e:rounds nri
 func TestSidecarProfileIsMadeAnew(t *testing.T) {
 	t.Parallel()
-	drains := func(spec map[string]any) { spec["drainSeconds"] = int64(600) }
-	m := newManaged(t, withOneThread(t), drains)
+	m := newManaged(t, withOneThread(t), drainsLong)
 	b := m.startUnderLoad(t, 3, 12*time.Millisecond)
 	for _, c := range []struct {
 		what   string
@@ -47,7 +46,7 @@ func TestSidecarProfileIsMadeAnew(t *testing.T) {
 			m.patchProfile(t, map[string]any{"runAsUser": int64(2336)})
 		} else {
 			m.deleteProfile(t)
-			m.createProfile(t, append(c.change, withOneThread(t), drains)...)
+			m.createProfile(t, append(c.change, withOneThread(t), drainsLong)...)
 		}
 		for _, pod := range b.pods {
 			m.awaitSidecar(t, pod.Name, isUpgraded(before))
@@ -55,7 +54,7 @@ func TestSidecarProfileIsMadeAnew(t *testing.T) {
 		b.say(t, "after "+c.what)
 	}
 	m.deleteProfile(t)
-	m.createProfile(t, withOneThread(t), drains, runsAs(2338), func(spec map[string]any) { spec["command"] = []any{"/usr/sbin/haproxy", "-db", "-f", "/none"} })
+	m.createProfile(t, withOneThread(t), drainsLong, runsAs(2338), func(spec map[string]any) { spec["command"] = []any{"/usr/sbin/haproxy", "-db", "-f", "/none"} })
 	for _, pod := range b.pods {
 		m.awaitSidecar(t, pod.Name, says(true, "exit code"))
 	}

@@ -82,7 +82,7 @@ func (m managed) createProfile(t testing.TB, change ...func(spec map[string]any)
 	m.createProfileFrom(t, "proxy-profile.yaml", change...)
 }
 
-// createProfileFrom makes the profile: that of a sample, as changed.
+// createProfileFrom makes the profile: that of a sample, as changed. The changes get what it says of its kind of proxy, and the network.
 func (m managed) createProfileFrom(t testing.TB, sample string, change ...func(spec map[string]any)) {
 	t.Helper()
 	text, err := os.ReadFile(sampleFile(sample))
@@ -92,26 +92,56 @@ func (m managed) createProfileFrom(t testing.TB, sample string, change ...func(s
 	profile.SetName(m.profile)
 	spec := profile.Object["spec"].(map[string]any)
 	spec["namespaceSelector"] = map[string]any{"matchLabels": map[string]any{"kubernetes.io/metadata.name": m.name}}
+	kind, settings := settingsOf(spec)
+	settings["network"] = spec["network"]
 	for _, f := range change {
-		f(spec)
+		f(settings)
 	}
+	if spec["network"] = settings["network"]; spec["network"] == nil {
+		delete(spec, "network")
+	}
+	delete(settings, "network")
 	// On busy cores a start takes its time, and one that is given up is followed by another epoch than the tests wait for.
-	readiness, _ := spec["readiness"].(map[string]any)
-	if readiness == nil {
-		readiness = map[string]any{}
-		spec["readiness"] = readiness
-	}
-	if readiness["startSeconds"] == nil {
+	if readiness, _ := settings["readiness"].(map[string]any); kind != "shared" && readiness["startSeconds"] == nil {
 		readiness["startSeconds"] = int64(patience / time.Second)
 	}
 	_, err = m.objects.Resource(sidecarKind("proxyprofiles")).Create(t.Context(), profile, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
 	must(t, err)
 }
 
-// patchProfile changes the profile's spec.
-func (m managed) patchProfile(t testing.TB, spec map[string]any) {
+// settingsOf returns which kind of proxy a profile is for, and what it says of it.
+func settingsOf(spec map[string]any) (kind string, settings map[string]any) {
+	for _, kind = range []string{"container", "istio", "shared"} {
+		if settings, is := spec[kind].(map[string]any); is {
+			return kind, settings
+		}
+	}
+	return "", nil
+}
+
+// updateOf returns how the proxies of a profile are upgraded.
+func updateOf(settings map[string]any) map[string]any {
+	if settings["update"] == nil {
+		settings["update"] = map[string]any{}
+	}
+	return settings["update"].(map[string]any)
+}
+
+// handsOver has the proxies hand over in a way without settings.
+func handsOver(settings map[string]any, way string) {
+	updateOf(settings)["handover"] = map[string]any{way: map[string]any{}}
+}
+
+// drainsLong lets old proxies finish their connections for ten minutes.
+func drainsLong(settings map[string]any) { updateOf(settings)["drainSeconds"] = int64(600) }
+
+// patchProfile changes what the profile says of its kind of proxy.
+func (m managed) patchProfile(t testing.TB, settings map[string]any) {
 	t.Helper()
-	patch, err := json.Marshal(map[string]any{"spec": spec})
+	profile, err := m.objects.Resource(sidecarKind("proxyprofiles")).Get(t.Context(), m.profile, metav1.GetOptions{})
+	must(t, err)
+	kind, _ := settingsOf(profile.Object["spec"].(map[string]any))
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{kind: settings}})
 	must(t, err)
 	_, err = m.objects.Resource(sidecarKind("proxyprofiles")).Patch(t.Context(), m.profile, types.MergePatchType, patch, metav1.PatchOptions{})
 	must(t, err)

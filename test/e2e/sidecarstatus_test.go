@@ -37,7 +37,7 @@ func TestProxyProfilePausedUpgradesNobody(t *testing.T) {
 	before, err := m.sidecar(t.Context(), pods[0].Name)
 	must(t, err)
 	m.patchProfile(t, map[string]any{
-		"rollout": map[string]any{"paused": true, "maxNodes": int64(1)}, "env": []any{map[string]any{"name": "VERSION", "value": "2"}},
+		"update": map[string]any{"paused": true, "maxNodes": int64(1)}, "env": []any{map[string]any{"name": "VERSION", "value": "2"}},
 	})
 	m.awaitReason(t, "Upgraded", metav1.ConditionFalse, "Paused")
 	m.killRunning(t, pods[0])
@@ -54,7 +54,7 @@ func TestProxyProfilePausedUpgradesNobody(t *testing.T) {
 			t.Errorf("%s was upgraded: %v", pod.Name, now)
 		}
 	}
-	m.patchProfile(t, map[string]any{"rollout": map[string]any{"paused": false}})
+	m.patchProfile(t, map[string]any{"update": map[string]any{"paused": false}})
 	for _, pod := range pods {
 		m.awaitSidecar(t, pod.Name, isUpgraded(before))
 	}

@@ -57,7 +57,7 @@ func withTLS(spec map[string]any) {
 	source := secretSource("tls", tlsSecret, "tls.crt", "tls.key")
 	source["upgradeOnRotation"] = true
 	withSecrets(source)(spec)
-	spec["drainSeconds"] = int64(600)
+	drainsLong(spec)
 	spec["network"] = map[string]any{"excludeInboundPorts": []any{int64(15021), int64(tlsPort)}}
 	file := spec["files"].([]any)[0].(map[string]any)
 	text := strings.Replace(file["template"].(string), "global\n", "global\n  ssl-load-extra-del-ext\n", 1)

@@ -14,7 +14,7 @@ import (
 
 // transparent has the sample's HAProxy capture with TPROXY and connect to the application from the client's address.
 func transparent(spec map[string]any) {
-	spec["network"].(map[string]any)["transparent"] = true
+	spec["transparent"] = true
 	file := spec["files"].([]any)[0].(map[string]any)
 	text := regexp.MustCompile(`bind \S+:\{\{ \.Network\.InboundPort \}\}.*`).ReplaceAllString(file["template"].(string), "$0 transparent")
 	text = regexp.MustCompile(`source \S+`).ReplaceAllString(text, "source 0.0.0.0 usesrc clientip")

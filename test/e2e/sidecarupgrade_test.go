@@ -179,7 +179,7 @@ func (b *underLoad) wantNoneLost(t *testing.T) {
 //
 //e2e:rounds core nri
 func TestSidecarsAreUpgradedWithoutALostConnection(t *testing.T) {
-	m := newManaged(t, func(spec map[string]any) { spec["drainSeconds"] = int64(600) })
+	m := newManaged(t, drainsLong)
 	n := amount(t, "E2E_SIDECARS", loadedPods)
 	b := m.startUnderLoad(t, n, time.Duration(n)*loadedEvery)
 	wantDone := finishedProxy(t)

@@ -45,7 +45,7 @@ type comparison struct {
 // compute is what the proxy manager computes by the ConfigMaps of an installation. The profile has the injected container's limits.
 func (i *istio) compute(t *testing.T, pod *corev1.Pod, container *corev1.Container, slot uint32) sidecaristio.Proxy {
 	t.Helper()
-	of := v1alpha1.Istio{Revision: strings.TrimSuffix(i.revision, "default")}
+	of := sidecaristio.ControlPlane{Revision: strings.TrimSuffix(i.revision, "default")}
 	m, err := sidecaristio.ReadMesh(of, func(_, name string) (*corev1.ConfigMap, error) {
 		return &corev1.ConfigMap{Data: i.configMap(t, name)}, nil
 	})
@@ -53,9 +53,7 @@ func (i *istio) compute(t *testing.T, pod *corev1.Pod, container *corev1.Contain
 		t.Fatal(err)
 	}
 	limits := container.Resources.Limits
-	got, err := m.Proxy(sidecaristio.Pod{Pod: pod, Slot: slot, Profile: v1alpha1.ProxyProfileSpec{
-		Resources: v1alpha1.Resources{CPULimit: limits.Cpu(), MemoryLimit: limits.Memory()},
-	}})
+	got, err := m.Proxy(sidecaristio.Pod{Pod: pod, Slot: slot, Resources: v1alpha1.Resources{CPULimit: limits.Cpu(), MemoryLimit: limits.Memory()}})
 	if err != nil {
 		t.Fatal(err)
 	}

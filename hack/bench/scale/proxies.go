@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -188,7 +189,7 @@ func (n *node) rollOut(ctx context.Context, profile string) (rows []table.Row, e
 		return nil, err
 	}
 	before, errBefore := n.look(ctx, a)
-	patch := []byte(`{"spec": {"env": [{"name": "VERSION", "value": "2"}]}}`)
+	patch := []byte(`{"spec": {"container": {"env": [{"name": "VERSION", "value": "2"}]}}}`)
 	_, err = objects.Resource(v1alpha1.GroupVersion().WithResource("proxyprofiles")).Patch(ctx, profile, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err := errors.Join(errBefore, err); err != nil {
 		return nil, err
@@ -247,14 +248,14 @@ func (s *server) allowSidecars(ctx context.Context) (profile string, err error) 
 	}
 	err = eventually(ctx, time.Minute, "the API server has the proxy manager's kinds", func(ctx context.Context) (err error) {
 		profile, err = s.create(ctx, sampleProfile, v1alpha1.GroupVersion().WithResource("proxyprofiles"), map[string]any{
-			"namespaceSelector": map[string]any{}, "rollout": map[string]any{"maxParallel": int64(rolledAtOnce)},
+			"namespaceSelector": map[string]any{}, "container.update.maxParallel": int64(rolledAtOnce),
 		})
 		return err
 	})
 	return profile, err
 }
 
-// create makes the object of a file, with another spec as far as it is given. It returns its name.
+// create makes the object of a file, with other fields of spec, by their paths, as far as they are given. It returns its name.
 func (s *server) create(ctx context.Context, file string, kind schema.GroupVersionResource, spec map[string]any) (name string, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -265,7 +266,7 @@ func (s *server) create(ctx context.Context, file string, kind schema.GroupVersi
 		return "", fmt.Errorf("read %s: %w", file, err)
 	}
 	for key, value := range spec {
-		if err := unstructured.SetNestedField(object.Object, value, "spec", key); err != nil {
+		if err := unstructured.SetNestedField(object.Object, value, strings.Split("spec."+key, ".")...); err != nil {
 			return "", err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -73,7 +74,7 @@ func (s *server) restrictsReports(t *testing.T) {
 	s.grant(t, "", release+"/"+release, allowed(apiGroup, "get patch delete", "proxyprofiles", "managedproxies"))
 	eventually(t, "the API server knows the kinds", func(ctx context.Context) error {
 		return apply(ctx, other.profiles, "shown", "admin", `{"apiVersion": "pod-network-controller.istio.io/v1alpha1", "kind": "ProxyProfile",
-			"metadata": {"name": "shown"}, "spec": {"image": "a/b", "readiness": {"tcpPort": 80}}}`)
+			"metadata": {"name": "shown"}, "spec": {"container": {"image": "a/b", "readiness": {"tcpPort": 80}}}}`)
 	})
 	must(t, errors.Join(other.sidecar(t.Context(), "there", "n2"), other.sidecar(t.Context(), "kept", "n1")))
 	untilDenied(t, func(ctx context.Context) error {
@@ -125,7 +126,7 @@ func testReportDenials(t *testing.T, agent, unbound reporter) {
 		"another node's ManagedProxy taken away":    {agent.sidecars.Delete(t.Context(), "there", metav1.DeleteOptions{}), node},
 		"another's label taken away":                {withoutLabel(t.Context()), meta},
 		"a condition more":                          {agent.profile(t.Context(), conditions("Ready"), "status"), "no conditions of a profile but its own"},
-		"the profile itself":                        {agent.profile(t.Context(), `{"spec": {"image": "c/d"}}`), profile},
+		"the profile itself":                        {agent.profile(t.Context(), `{"spec": {"container": {"image": "c/d"}}}`), profile},
 		"the profile taken away":                    {agent.profiles.Delete(t.Context(), "shown", metav1.DeleteOptions{}), profile},
 		"a ManagedProxy, by a token without a node": {unbound.sidecar(t.Context(), "mine", "n1"), "bound to a node"},
 		"a condition, by a token without a node":    {unbound.profile(t.Context(), conditions(""), "status"), "bound to a node"},
@@ -133,9 +134,9 @@ func testReportDenials(t *testing.T, agent, unbound reporter) {
 		t.Run(name, func(t *testing.T) { expectDenied(t, c.err, c.want) })
 	}
 	t.Run("the profile itself, by way of its status", func(t *testing.T) {
-		must(t, agent.profile(t.Context(), `{"spec": {"image": "c/d"}, "metadata": {"labels": {"a": "b"}, "finalizers": ["a/b"]}}`, "status"))
+		must(t, agent.profile(t.Context(), `{"spec": {"container": {"image": "c/d"}}, "metadata": {"labels": {"a": "b"}, "finalizers": ["a/b"]}}`, "status"))
 		got, err := agent.profiles.Get(t.Context(), "shown", metav1.GetOptions{})
-		if err != nil || got.Object["spec"].(map[string]any)["image"] != "a/b" || len(got.GetLabels())+len(got.GetFinalizers()) > 0 {
+		if image, _, _ := unstructured.NestedString(got.Object, "spec", "container", "image"); err != nil || image != "a/b" || len(got.GetLabels())+len(got.GetFinalizers()) > 0 {
 			t.Errorf("profile %v, error %v", got, err)
 		}
 	})

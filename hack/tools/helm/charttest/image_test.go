@@ -64,7 +64,7 @@ func TestImagesThatCannotBeAreRefused(t *testing.T) {
 		quoted := "'" + image + "'"
 		refuses(t, "image: {repository: "+quoted+"}", "image.repository"+words)
 		refuses(t, "sidecars: {enabled: true, shared: ["+strings.Replace(minimalShared, "'a/b:1'", quoted, 1)+"]}", "sidecars.shared[0].image"+words)
-		refuses(t, strings.Replace(withIstio, "namespace: mesh", "spec: {image: "+quoted+"}", 1), "sidecars.istio.spec.image"+words)
+		refuses(t, strings.Replace(withIstio, "namespace: mesh", "spec: {istio: {image: "+quoted+"}}", 1), "sidecars.istio.spec.istio.image"+words)
 		if image != "" { // words of its own
 			refuses(t, strings.Replace(withIstio, "'localhost/proxyv2:1'", quoted, 1), "sidecars.istio.image"+words)
 		}
@@ -94,7 +94,7 @@ func TestOtherImages(t *testing.T) {
 			t.Errorf("the shared proxy's image %s is %s, want %s", in, got, want)
 		}
 		made := rendering(t, strings.Replace(withIstio, "localhost/proxyv2:1", in, 1))
-		if got := at(made.custom(t, "ProxyProfile", ""), "spec", "image"); got != want {
+		if got := at(made.custom(t, "ProxyProfile", ""), "spec", "istio", "image"); got != want {
 			t.Errorf("the profile's image %s is %v, want %s", in, got, want)
 		}
 	}

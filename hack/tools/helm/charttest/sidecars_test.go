@@ -131,12 +131,11 @@ func TestIstio_profile_isMadeAtOnce(t *testing.T) {
 	}{
 		"as it is": {
 			withIstio,
-			"{handover: reuse-port, image: 'localhost/proxyv2:1', istio: {namespace: mesh, revision: ''}, " +
-				"namespaceSelector: {matchLabels: {sidecar-profile: istio}}, readiness: {startSeconds: 60}}",
+			"{istio: {image: 'localhost/proxyv2:1', namespace: mesh, revision: ''}, namespaceSelector: {matchLabels: {sidecar-profile: istio}}}",
 		},
 		"more of its spec": {
-			strings.Replace(withIstio, "namespace: mesh", "revision: 1-31, namespaceSelector: {matchLabels: null}, spec: {handover: none, readiness: {startSeconds: 9}, rollout: {maxNodes: 1}}", 1),
-			"{handover: none, image: 'localhost/proxyv2:1', istio: {namespace: istio-system, revision: 1-31}, namespaceSelector: {}, readiness: {startSeconds: 9}, rollout: {maxNodes: 1}}",
+			strings.Replace(withIstio, "namespace: mesh", "revision: 1-31, namespaceSelector: {matchLabels: null}, spec: {istio: {readiness: {startSeconds: 9}, update: {maxNodes: 1}}, network: {outboundPort: 7}}", 1),
+			"{istio: {image: 'localhost/proxyv2:1', namespace: istio-system, revision: 1-31, readiness: {startSeconds: 9}, update: {maxNodes: 1}}, namespaceSelector: {}, network: {outboundPort: 7}}",
 		},
 		"off": {values: strings.Replace(withIstio, "istio: {enabled: true", "istio: {enabled: false", 1)},
 	} {

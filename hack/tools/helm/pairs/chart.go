@@ -81,7 +81,7 @@ func samples() map[string][]any {
 		"serviceAccount.annotations": {object{"a": "b"}}, "serviceAccount.name": {"own"},
 		"sidecars.secrets": {list{"a", "b.c"}}, "sidecars.tokenAudiences": {list{"istio-ca"}}, "sidecars.configMaps": {list{"ca", "istio-ca-root-cert"}}, "sidecars.shared": {sharedProxies()},
 		"sidecars.istio.image": {"localhost/proxyv2:1"}, "sidecars.istio.revision": {"1-31"}, "sidecars.istio.namespace": {"mesh"},
-		"sidecars.istio.namespaceSelector": {object{}}, "sidecars.istio.spec": {object{"handover": "none"}},
+		"sidecars.istio.namespaceSelector": {object{}}, "sidecars.istio.spec": {object{"istio": object{"update": object{"handover": object{"none": object{}}}}}},
 		"startupTaintKey":               {"startup-taint.cluster-autoscaler.kubernetes.io/mesh"},
 		"terminationGracePeriodSeconds": {60}, "tolerations": {list{}, list{object{"key": "a"}}, nil}, "unsupportedRuntimeHandlers": {list{}},
 		"updateStrategy": {object{"type": "OnDelete"}, object{"rollingUpdate": object{"maxSurge": 0, "maxUnavailable": 1}}},
