@@ -4,10 +4,11 @@ package v1alpha1
 type Update struct {
 	Rollout `json:",inline"`
 
-	// Handover is how a new proxy takes over from a running one, which finishes its connections.
-	// +kubebuilder:default={none: {}}
+	// No default here, nor in IstioUpdate: it would be stored, and the next one who applies another way would have two.
+
+	// Handover is how a new proxy takes over from a running one, which finishes its connections. Without it there is none.
 	// +optional
-	Handover Handover `json:"handover,omitempty"`
+	Handover *Handover `json:"handover,omitempty"`
 }
 
 // Handover is how a new proxy takes over from a running one: exactly one way.
@@ -63,10 +64,9 @@ const IncompatibleReplace = "Replace"
 type IstioUpdate struct {
 	Rollout `json:",inline"`
 
-	// Handover is how a new proxy takes over from a running one, which finishes its connections.
-	// +kubebuilder:default={reusePort: {}}
+	// Handover is how a new proxy takes over from a running one, which finishes its connections. Without it that is reusePort.
 	// +optional
-	Handover IstioHandover `json:"handover,omitempty"`
+	Handover *IstioHandover `json:"handover,omitempty"`
 }
 
 // IstioHandover is how a new proxy of Istio takes over from a running one: exactly one way.

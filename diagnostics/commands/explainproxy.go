@@ -61,7 +61,8 @@ func explainProxy(w workload, ns *corev1.Namespace, from manifests) (*explainedP
 			out.Unknown = err.Error()
 			return out, nil //nolint:nilerr // it is no fault of the pod
 		}
-		proxy, err := mesh.Proxy(istio.Pod{Pod: w.running(), Network: spec.Network, Resources: process.Resources, Beside: of.Update.Handover.None == nil, Env: env})
+		next := of.Update.Handover
+		proxy, err := mesh.Proxy(istio.Pod{Pod: w.running(), Network: spec.Network, Resources: process.Resources, Beside: next == nil || next.None == nil, Env: env})
 		if err != nil {
 			return out, fmt.Errorf("ProxyProfile %q: %w", name, err)
 		}

@@ -100,7 +100,7 @@ func SpecOf(s *v1alpha1.ProxyProfileSpec) (Spec, error) {
 		kinds++
 		out.Istio = &istio.ControlPlane{Revision: i.Revision, Namespace: i.Namespace}
 		out.Readiness = Readiness{StartSeconds: i.Readiness.StartSeconds, PeriodSeconds: i.Readiness.PeriodSeconds, FailureThreshold: i.Readiness.FailureThreshold}
-		if i.Update.Handover.None == nil {
+		if of := i.Update.Handover; of == nil || of.None == nil {
 			out.Handover = HandoverReusePort
 		}
 	}
@@ -122,18 +122,19 @@ func SpecOf(s *v1alpha1.ProxyProfileSpec) (Spec, error) {
 func (s *Spec) container(c *v1alpha1.Container) error {
 	s.Command, s.Args, s.Files, s.Secrets, s.Transparent = c.Command, c.Args, c.Files, c.Secrets, c.Transparent
 	ways := 0
-	for handover, is := range map[Handover]bool{
-		HandoverNone: c.Update.Handover.None != nil, HandoverHAProxy: c.Update.Handover.HAProxy != nil,
-		HandoverReusePort: c.Update.Handover.ReusePort != nil, HandoverEnvoy: c.Update.Handover.EnvoyHotRestart != nil,
-	} {
-		if is {
-			s.Handover, ways = handover, ways+1
+	if by := c.Update.Handover; by != nil {
+		for way, is := range map[Handover]bool{
+			HandoverNone: by.None != nil, HandoverHAProxy: by.HAProxy != nil, HandoverReusePort: by.ReusePort != nil, HandoverEnvoy: by.EnvoyHotRestart != nil,
+		} {
+			if is {
+				s.Handover, ways = way, ways+1
+			}
 		}
+		if by.ReusePort != nil {
+			s.StopSignal = by.ReusePort.StopSignal
+		}
+		s.HotRestart = by.EnvoyHotRestart
 	}
-	if by := c.Update.Handover.ReusePort; by != nil {
-		s.StopSignal = by.StopSignal
-	}
-	s.HotRestart = c.Update.Handover.EnvoyHotRestart
 	beside := s.Handover == HandoverReusePort
 	r := c.Readiness
 	s.Readiness = Readiness{

@@ -2,8 +2,11 @@ package admissiontest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 )
 
@@ -56,6 +60,7 @@ func (s *server) definesSidecars(t *testing.T) {
 	for _, sample := range samples {
 		t.Run(filepath.Base(sample), func(t *testing.T) { createsSample(t, profiles, sample) })
 	}
+	t.Run("columns", s.showsImages)
 	t.Run("counts of proxies", func(t *testing.T) {
 		s.storesOldStatus(t, profiles, "haproxy")
 		takesCounts(t, profiles)
@@ -99,5 +104,27 @@ func createsSample(t *testing.T, profiles dynamic.ResourceInterface, file string
 	must(t, yaml.UnmarshalStrict(text, &sample.Object))
 	if _, err := profiles.Create(t.Context(), sample, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict}); err != nil {
 		t.Error(err)
+	}
+}
+
+// showsImages wants kubectl to show each profile's image, whichever kind of proxy it has.
+func (s *server) showsImages(t *testing.T) {
+	client, err := rest.HTTPClientFor(s.config)
+	must(t, err)
+	ask, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.config.Host+"/apis/"+apiGroup+"/v1alpha1/proxyprofiles", nil)
+	must(t, err)
+	ask.Header.Set("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+	answer, err := client.Do(ask)
+	must(t, err)
+	defer answer.Body.Close()
+	var table metav1.Table
+	must(t, json.NewDecoder(answer.Body).Decode(&table))
+	got := map[string]any{}
+	for _, row := range table.Rows {
+		got[fmt.Sprint(row.Cells[0])] = row.Cells[1]
+	}
+	if len(table.ColumnDefinitions) < 2 || table.ColumnDefinitions[1].Name != "Image" || got["haproxy"] != "localhost/haproxy:1" ||
+		got["istio"] != "docker.io/istio/proxyv2:1.31.0" || got["haproxy-shared"] != nil {
+		t.Errorf("columns %v, images %v", table.ColumnDefinitions, got)
 	}
 }

@@ -59,7 +59,7 @@ func faultsOfMounts(pod corev1.PodSpec) (faults []string) {
 		if node[m.Name] == "" || m.MountPath == "/extra" {
 			continue
 		}
-		writable := slices.Contains([]string{"cni-conf", "cni-socket", "sidecars", "shared", "pod-logs"}, m.Name)
+		writable := slices.Contains([]string{"cni-conf", "cni-socket", "sidecars", "shared", "profiles", "pod-logs"}, m.Name)
 		if node[m.Name] != m.MountPath || m.ReadOnly == writable || slices.Contains([]string{"/", "/run", "/var/run", "/var", "/proc"}, m.MountPath) {
 			faults = append(faults, fmt.Sprintf("%s: the node's %s is mounted at %s, read-only: %t", m.Name, node[m.Name], m.MountPath, m.ReadOnly))
 		}

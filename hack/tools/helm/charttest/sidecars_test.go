@@ -12,12 +12,13 @@ import (
 )
 
 const (
-	apiGroup     = "pod-network-controller.istio.io"
-	sidecarRoot  = "/run/istio-pod-network-controller/sidecars"
-	withSidecars = "sidecars: {enabled: true}"
-	withSecrets  = "sidecars: {enabled: true, secrets: [registry, mesh.example.com]}"                                           //nolint:gosec // names
-	withTokens   = "{sidecars: {enabled: true, tokenAudiences: [istio-ca, 'spiffe://mesh']}, admission: {restrictAgent: true}}" //nolint:gosec // it opens nothing
-	withIstio    = "{sidecars: {enabled: true, istio: {enabled: true, image: 'localhost/proxyv2:1', namespace: mesh}}, admission: {restrictAgent: true}}"
+	apiGroup        = "pod-network-controller.istio.io"
+	sidecarRoot     = "/run/istio-pod-network-controller/sidecars"
+	sidecarProfiles = "/var/lib/istio-pod-network-controller/profiles"
+	withSidecars    = "sidecars: {enabled: true}"
+	withSecrets     = "sidecars: {enabled: true, secrets: [registry, mesh.example.com]}"                                           //nolint:gosec // names
+	withTokens      = "{sidecars: {enabled: true, tokenAudiences: [istio-ca, 'spiffe://mesh']}, admission: {restrictAgent: true}}" //nolint:gosec // it opens nothing
+	withIstio       = "{sidecars: {enabled: true, istio: {enabled: true, image: 'localhost/proxyv2:1', namespace: mesh}}, admission: {restrictAgent: true}}"
 	// sidecarSecrets is where the chart mounts the Secrets that profiles may use.
 	sidecarSecrets = "/etc/istio-pod-network-controller/secrets" //nolint:gosec // a path
 )
