@@ -91,7 +91,7 @@ func (p realPod) look(t *testing.T) inspect.Document {
 	return doc
 }
 
-// wantRepair has a check put back what somebody has changed, and wants the last event to say so.
+// wantRepair has a check repair what somebody has changed, and wants the last event to say so.
 func (p realPod) wantRepair(t *testing.T, events int, kinds string, words ...string) {
 	t.Helper()
 	p.ensure(t, controllers.Verify, controllers.Changed)
@@ -106,7 +106,7 @@ func (p realPod) wantRepair(t *testing.T, events int, kinds string, words ...str
 	}
 }
 
-// What somebody does to the rules of a pod is shown, and put back by the next check, whose event says what it was.
+// What somebody does to the rules of a pod is shown, and repaired by the next check, whose event says what it was.
 func TestDriftInARealNamespace_isShownAndRepaired(t *testing.T) {
 	flush := map[string]string{
 		"nftables":        "nft flush ruleset",
@@ -138,7 +138,7 @@ func TestDriftInARealNamespace_isShownAndRepaired(t *testing.T) {
 			if len(doc.Programmed.Rules) > 0 {
 				t.Errorf("after all rules are gone: %+v", doc.Programmed.Rules)
 			}
-			p.wantRepair(t, 2, "absent", "put back")
+			p.wantRepair(t, 2, "absent", "repaired")
 		})
 	}
 }

@@ -25,7 +25,7 @@ func (p *Programmer) apply(ctx context.Context, v visit, want *compiled) (found 
 	switch drift := seen.Load(); {
 	case err == nil || outcome.Changed():
 	case drift != nil && again:
-		return found, false, notPutBackError{*drift, err}
+		return found, false, repairError{*drift, err}
 	default:
 		return found, false, err
 	}

@@ -22,7 +22,7 @@ const (
 //   - after contendedAfter repairs the pod is contended;
 //   - it ends after calmChecks and calmTime without a repair.
 //
-// For example, rules that are changed every second are put back once a minute in the end. The
+// For example, rules that are changed every second are repaired once a minute in the end. The
 // zero value is no contention.
 type contention struct {
 	repairs, clean    int // clean counts the checks since the last repair

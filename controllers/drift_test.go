@@ -32,7 +32,7 @@ func TestARepairIsReportedOnce(t *testing.T) {
 		if n != 1 || len(all) != 1 {
 			t.Fatalf("events %q", all)
 		}
-		for _, word := range []string{"put back", "routes", "rules", "- ip daddr 10.0.0.0/8 return", "- local default dev lo"} {
+		for _, word := range []string{"repaired", "routes", "rules", "- ip daddr 10.0.0.0/8 return", "- local default dev lo"} {
 			if !strings.Contains(all[0], word) {
 				t.Errorf("event %q does not say %q", all[0], word)
 			}
@@ -68,7 +68,7 @@ func TestARepairIsReportedWhateverFailsAfterIt(t *testing.T) {
 	})
 }
 
-// Rules under constant foreign rewriting are put back about once a minute, however often hooks call.
+// Rules under constant foreign rewriting are repaired about once a minute, however often hooks call.
 func TestRewritingIsMetWithBackOff(t *testing.T) {
 	for name, c := range map[string]struct {
 		call                     func(t *testing.T, d *drifting)
@@ -262,10 +262,10 @@ func TestDriftOfKeptRulesIsReported(t *testing.T) {
 
 func TestARepairInWords(t *testing.T) {
 	for want, drift := range map[string]iptables.Drift{
-		"put back routes, rules that were missing or changed (- was missing, + was there): - ip daddr 10.0.0.0/8 return; - local default dev lo table 15006": lost,
-		"put back all rules that were missing or changed (- was missing, + was there): - table inet x":                                                       {{Kind: iptables.KindAbsent, Text: "- table inet x"}},
+		"repaired routes, rules that were missing or changed (- was missing, + was there): - ip daddr 10.0.0.0/8 return; - local default dev lo table 15006": lost,
+		"repaired all rules that were missing or changed (- was missing, + was there): - table inet x":                                                       {{Kind: iptables.KindAbsent, Text: "- table inet x"}},
 		"removed rules of another backend (- was missing, + was there): + rules of the iptables backend":                                                     {{Kind: iptables.KindBackend, Text: "+ rules of the iptables backend"}},
-		"put back sets that were missing or changed, and removed rules of another backend (- was missing, + was there): - set s; + rules of b": {
+		"repaired sets that were missing or changed, and removed rules of another backend (- was missing, + was there): - set s; + rules of b": {
 			{Kind: iptables.KindSets, Text: "- set s"}, {Kind: iptables.KindBackend, Text: "+ rules of b"},
 		},
 	} {

@@ -19,7 +19,7 @@ const (
 	reasonAPI        failureReason = "api"        // pod or namespace could not be read
 	reasonRuntime    failureReason = "runtime"    // the container runtime did not say where the sandbox is
 	reasonTimeout    failureReason = "timeout"    // time, memory or descriptors ran out before the outcome was known
-	reasonChanged    failureReason = "changed"    // somebody has changed the rules, and they could not be put back
+	reasonChanged    failureReason = "changed"    // somebody has changed the rules, and they could not be repaired
 	reasonKernel     failureReason = "kernel"     // the kernel, or the programs of the iptables backend, refused
 )
 
@@ -44,7 +44,7 @@ func timedOut(err error) bool {
 // reasonOf returns why a call failed.
 func reasonOf(err error) failureReason {
 	marked, isMarked := errors.AsType[reasonError](err)
-	_, isChanged := errors.AsType[notPutBackError](err)
+	_, isChanged := errors.AsType[repairError](err)
 	switch {
 	case Permanent(err):
 		return reasonAnnotation
@@ -83,7 +83,7 @@ func (k keptError) Unwrap() error { return k.error }
 // unanswered reports whether work in the kernel ended because the agent ran out of time, descriptors or memory, before it knew whether
 // the rules are in force. In these cases the kernel has not refused anything.
 func unanswered(err error) bool {
-	var differ notPutBackError
+	var differ repairError
 	return !errors.As(err, &differ) && slices.ContainsFunc([]error{
 		context.DeadlineExceeded, os.ErrDeadlineExceeded, context.Canceled, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM,
 	}, func(reason error) bool { return errors.Is(err, reason) })

@@ -27,26 +27,26 @@ type Findings struct {
 	handovers  int // changes that were taken for another agent's
 }
 
-// Repair says when rules that somebody else had changed were put back, and what kinds of iptables.Drift there were. The zero value means
+// Repair says when rules that somebody else had changed were repaired, and what kinds of iptables.Drift there were. The zero value means
 // that there was no repair.
 type Repair struct {
 	Time  string `json:"time"` // RFC 3339
 	Kinds string `json:"kinds"`
 }
 
-// notPutBackError means that somebody else has changed the rules, and that they could not be put back.
-type notPutBackError struct {
+// repairError means that somebody else has changed the rules, and that they could not be repaired.
+type repairError struct {
 	drift iptables.Drift
 	err   error
 }
 
 // Error says what differs and why it still does.
-func (e notPutBackError) Error() string {
-	return "somebody has changed the rules (- is missing, + is there): " + strings.ReplaceAll(e.drift.String(), "\n", "; ") + "; they could not be put back: " + e.err.Error()
+func (e repairError) Error() string {
+	return "somebody has changed the rules (- is missing, + is there): " + strings.ReplaceAll(e.drift.String(), "\n", "; ") + "; they could not be repaired: " + e.err.Error()
 }
 
-// Unwrap returns why the rules could not be put back.
-func (e notPutBackError) Unwrap() error { return e.err }
+// Unwrap returns why the rules could not be repaired.
+func (e repairError) Unwrap() error { return e.err }
 
 // repairedNow returns the findings after a repair of drift.
 func (f Findings) repairedNow(drift iptables.Drift) Findings {
@@ -56,7 +56,7 @@ func (f Findings) repairedNow(drift iptables.Drift) Findings {
 	return f
 }
 
-// repairText says in words what was put back.
+// repairText says in words what was repaired.
 func repairText(drift iptables.Drift) string {
 	var did, back []string
 	for _, kind := range drift.Kinds() {
@@ -65,7 +65,7 @@ func repairText(drift iptables.Drift) string {
 		}
 	}
 	if len(back) > 0 {
-		did = append(did, "put back "+strings.Join(back, ", ")+" that were missing or changed")
+		did = append(did, "repaired "+strings.Join(back, ", ")+" that were missing or changed")
 	}
 	if slices.Contains(drift.Kinds(), iptables.KindBackend) {
 		did = append(did, "removed rules of another backend")

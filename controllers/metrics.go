@@ -35,7 +35,7 @@ func NewMetrics(r prometheus.Registerer, ledger *Ledger) (*Metrics, error) {
 		}, []string{"kind"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: MetricPrefix + "failures_total", Help: "Calls that failed, by reason: annotation (the pod's owner has to correct it), api (pod or namespace could not be read), runtime (it did " +
-				"not say where the sandbox is), timeout (time, memory or descriptors ran out), changed (somebody changed the rules, and they could not be put back), or kernel (it refused).",
+				"not say where the sandbox is), timeout (time, memory or descriptors ran out), changed (somebody changed the rules, and they could not be repaired), or kernel (it refused).",
 		}, []string{"reason"}),
 	}
 	m.startAtZero()

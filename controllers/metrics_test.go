@@ -87,7 +87,7 @@ func TestFailuresAreCountedByReason(t *testing.T) {
 	}
 }
 
-// Rules that somebody has changed and that could not be put back have a reason of their own.
+// Rules that somebody has changed and that could not be repaired have a reason of their own.
 func TestChangedRulesAreAReasonOfTheirOwn(t *testing.T) {
 	b := newBench(t)
 	b.ensure(t, Changed)

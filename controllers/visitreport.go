@@ -27,7 +27,7 @@ func programmed(v visit, want *compiled, found Findings, proxyReady bool, messag
 	case found.Preempted != "" && !found.accepted:
 		r = reportOf(v, podreport.StatusFailed, podreport.ReasonPreempted, "rules of others decide about the pod's packets before ours: "+strings.ReplaceAll(found.Preempted, "\n", "; "))
 	case found.contention.contended():
-		r = reportOf(v, podreport.StatusFailed, podreport.ReasonContended, "somebody keeps changing the rules, and they are put back with growing pauses of up to "+lastPause.String()+
+		r = reportOf(v, podreport.StatusFailed, podreport.ReasonContended, "somebody keeps changing the rules, and they are repaired with growing pauses of up to "+lastPause.String()+
 			": a process of the pod or of the node; the events "+podreport.ReasonRulesRepaired+" say what differed")
 	case !proxyReady:
 		r = reportOf(v, podreport.StatusInitialized, podreport.ReasonProxyNotReady, message+", and the proxy is not ready; see the pod's ManagedProxy")

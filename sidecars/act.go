@@ -60,7 +60,7 @@ func stop(ctx context.Context, m *Manager, o observed, mem memory, version *prof
 	p.stopped = true
 	o = o.with(a.ID, p)
 	if !p.probes.HungAt.IsZero() {
-		mem.failures.why, mem.failures.logPath, mem.failures.untold = p.probes.Hangs(), "", "" // not why it could not hand over
+		mem.failures.why, mem.failures.logPath, mem.failures.unreported = p.probes.Hangs(), "", "" // not why it could not hand over
 	} else if c := o.container(a.ID); !again && !p.probes.WasReady && version != nil && c.Hash == version.Hash { // a proxy that is only outdated has not failed
 		why := a.Why
 		if p.probes.Readiness.Why != "" {
@@ -111,7 +111,7 @@ func settle(ctx context.Context, m *Manager, o observed, mem memory, learned new
 		}
 		m.counts.change(o.choice, func(of *Figures) { of.Restarts++ })
 		mem = failed(ctx, m, o, mem, f.proxy.hash, f.why, f.at)
-		mem.failures.whyOnly, mem.failures.untold = mem.failures.why, f.untold
+		mem.failures.whyOnly, mem.failures.unreported = mem.failures.why, f.unreported
 		mem.failures.why += f.words
 		if time.Since(f.at) <= wordsTime {
 			mem.failures.logPath = f.logPath

@@ -65,7 +65,7 @@ func planned(o observed, unheard bool) []plan.Proxy {
 		known := o.proxies[c.ID]
 		p := plan.Proxy{
 			ID: c.ID, Epoch: c.Epoch, State: c.State, Hash: c.Hash, Since: known.seenSince, Asked: known.probes.Asked, Ready: known.probes.WasReady,
-			DrainedAt: o.notes.At(home.Draining, c.Epoch), Stays: isDone(o, c) || known.exit.untold, Hung: !known.probes.HungAt.IsZero(),
+			DrainedAt: o.notes.At(home.Draining, c.Epoch), Stays: isDone(o, c) || known.exit.unreported, Hung: !known.probes.HungAt.IsZero(),
 		}
 		if c.HotRestart != nil && c.State == sidecar.Running {
 			p.Ready = o.notes.Has(home.Ready, c.Epoch)

@@ -134,7 +134,7 @@ func TestAsk_proxyThatIsWell_onceAPeriod(t *testing.T) {
 // A proxy that answers late is not looked at again and again meanwhile.
 func TestAsk_answerIsLate_fewLooks(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		n.profile.Spec.Liveness = &profile.Liveness{TCPPort: 15021, PeriodSeconds: 1, FailureThreshold: 100}
+		n.profile.Spec.Liveness = &profile.Probe{TCPPort: 15021, PeriodSeconds: 1, FailureThreshold: 100}
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))

@@ -101,7 +101,7 @@ func newNode() *fakeNode {
 	n.profile = fakeProfile{Name: "edge", Generation: 1, Spec: profile.Spec{
 		NamespaceSelector: &metav1.LabelSelector{}, Image: "localhost/haproxy:1", Args: []string{"-f", "/etc/sidecar/haproxy.cfg"},
 		Handover: profile.HandoverHAProxy, RunAsUser: int64(os.Getuid()), RunAsGroup: int64(os.Getgid()),
-		Readiness: profile.Readiness{TCPPort: 15021, StartSeconds: 10, PeriodSeconds: 10}, Rollout: v1alpha1.Rollout{DrainSeconds: 45, MaxParallel: 2},
+		Readiness: profile.Probe{TCPPort: 15021, StartSeconds: 10, PeriodSeconds: 10}, Rollout: v1alpha1.Rollout{DrainSeconds: 45, MaxParallel: 2},
 		Network: v1alpha1.Network{OutboundPort: 15001, InboundPort: 15006}, RestartPolicy: "Always",
 		Files: []v1alpha1.File{{Name: "haproxy.cfg", Template: "# {{ .Pod.Name }}", Syntax: "haproxy"}},
 	}}

@@ -17,8 +17,8 @@ import (
 const (
 	// endedUnknown is said of a proxy whose container is gone.
 	endedUnknown = "it has ended, and the runtime no longer knows how"
-	// endedUntold is said of a proxy until the runtime tells how it has ended.
-	endedUntold = "it has ended"
+	// endedUnreported is said of a proxy until the runtime tells how it has ended.
+	endedUnreported = "it has ended"
 )
 
 // afterExits returns the sandbox with the containers that this agent sees for the first time, and with ends of processes. A proxy whose process has
@@ -38,11 +38,11 @@ func afterExits(o observed, exits map[string]processExit, now time.Time) observe
 		if e, gone := exits[c.ID]; gone {
 			p.exit.at, p.exit.certain, p.probes.ReadyNow = e.at, e.certain, false
 		}
-		p.exit.untold = !p.exit.at.IsZero() && c.State == sidecar.Running
+		p.exit.unreported = !p.exit.at.IsZero() && c.State == sidecar.Running
 		switch {
 		case c.State == sidecar.Exited && p.exit.at.IsZero():
 			p.exit.at, p.probes.ReadyNow = now, false
-		case p.exit.untold && p.exit.certain:
+		case p.exit.unreported && p.exit.certain:
 			o.containers[i].State = sidecar.Exited
 		}
 		proxies[c.ID] = p
@@ -122,9 +122,9 @@ func afterExit(o observed, i int, read ends, out news, now time.Time) (observed,
 		return o.with(c.ID, p), out
 	}
 	onFailure := o.choice.Profile != nil && o.choice.Profile.Spec.RestartPolicy == profile.RestartOnFailure
-	untold := isUntold(p.exit, how.err, now)
-	p.exit.untold = p.exit.untold || untold
-	if untold && onFailure {
+	unreported := isUnreported(p.exit, how.err, now)
+	p.exit.unreported = p.exit.unreported || unreported
+	if unreported && onFailure {
 		o.containers = slices.Clone(o.containers)
 		o.containers[i].State = sidecar.Running
 		return o.with(c.ID, p), out
@@ -135,9 +135,9 @@ func afterExit(o observed, i int, read ends, out news, now time.Time) (observed,
 		out.gone = append(out.gone, c.Epoch)
 		return o, out
 	}
-	one := fault{proxy: p, at: p.exit.at, why: how.taken + howEnded(how, untold), words: how.words, logPath: how.end.LogPath}
-	if untold {
-		one.untold = c.ID
+	one := fault{proxy: p, at: p.exit.at, why: how.taken + howEnded(how, unreported), words: how.words, logPath: how.end.LogPath}
+	if unreported {
+		one.unreported = c.ID
 	}
 	out.faults = append(out.faults, one)
 	return o, out
@@ -166,15 +166,15 @@ func afterLost(o observed, read ends, out news, now time.Time) (observed, news) 
 
 // afterWords adds to why the last proxy has ended how it did, once the runtime tells, and the last lines of its log.
 func afterWords(o observed, last failures, read ends, now time.Time) (observed, failures) {
-	p := o.proxies[last.untold]
+	p := o.proxies[last.unreported]
 	switch {
-	case last.untold == "":
-	case isUntold(p.exit, read.earlier.err, now):
-		p.exit.untold = true
-		o = o.with(last.untold, p)
+	case last.unreported == "":
+	case isUnreported(p.exit, read.earlier.err, now):
+		p.exit.unreported = true
+		o = o.with(last.unreported, p)
 	default:
-		last.whyOnly = strings.TrimSuffix(last.whyOnly, endedUntold) + howEnded(read.earlier, false)
-		last.why, last.logPath, last.untold = last.whyOnly, read.earlier.end.LogPath, ""
+		last.whyOnly = strings.TrimSuffix(last.whyOnly, endedUnreported) + howEnded(read.earlier, false)
+		last.why, last.logPath, last.unreported = last.whyOnly, read.earlier.end.LogPath, ""
 	}
 	if last.logPath == "" {
 		return o, last
@@ -188,15 +188,15 @@ func afterWords(o observed, last failures, read ends, now time.Time) (observed, 
 	return o, last
 }
 
-// isUntold reports whether the runtime is to be asked again how a proxy has ended. err is what it has answered.
-func isUntold(e exit, err error, now time.Time) bool {
+// isUnreported reports whether the runtime is to be asked again how a proxy has ended. err is what it has answered.
+func isUnreported(e exit, err error, now time.Time) bool {
 	return errors.Is(err, sidecar.ErrNotEnded) && now.Sub(e.at) <= wordsTime
 }
 
-func howEnded(how ended, untold bool) string {
+func howEnded(how ended, unreported bool) string {
 	switch {
-	case untold:
-		return endedUntold
+	case unreported:
+		return endedUnreported
 	case how.err != nil:
 		return endedUnknown
 	}

@@ -56,9 +56,9 @@ type failures struct {
 	inARow int
 	lastAt time.Time
 	why    string // of the last one
-	// whyOnly is why without the last lines of the proxy's log. logPath is the path of that log, or "" once it is not read again. untold is the
+	// whyOnly is why without the last lines of the proxy's log. logPath is the path of that log, or "" once it is not read again. unreported is the
 	// container of which the runtime has not told yet how it ended, or "".
-	whyOnly, logPath, untold string
+	whyOnly, logPath, unreported string
 }
 
 // upgrades has the results of versions of the profile in the sandbox.
@@ -93,10 +93,10 @@ type proxy struct {
 
 // exit describes a proxy's end.
 type exit struct {
-	// at is when this agent learned that its process has ended; zero: it has not. certain reports whether the kernel has said so, and untold whether
+	// at is when this agent learned that its process has ended; zero: it has not. certain reports whether the kernel has said so, and unreported whether
 	// the runtime has not told it yet, or how it has ended.
-	at              time.Time
-	certain, untold bool
+	at                  time.Time
+	certain, unreported bool
 	// noted reports whether its end was noted, and succeeded whether that was with exit code 0.
 	noted, succeeded bool
 }

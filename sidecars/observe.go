@@ -42,8 +42,8 @@ func observe(ctx context.Context, m *Manager, s podnet.Sandbox, mem memory, exit
 // relist lists a pod's containers anew, unless the last list will do. Epochs of the pod's other sandboxes are not used again: a container's name in
 // the runtime consists of the pod's UID and the epoch.
 func relist(ctx context.Context, runtime Runtime, key podnet.Key, mem memory, exits bool) (memory, error) {
-	untold := slices.ContainsFunc(mem.list.containers, func(c sidecar.Container) bool { return mem.proxies[c.ID].exit.untold })
-	if exits || untold || !mem.list.waits || time.Since(mem.list.at) >= listFor {
+	unreported := slices.ContainsFunc(mem.list.containers, func(c sidecar.Container) bool { return mem.proxies[c.ID].exit.unreported })
+	if exits || unreported || !mem.list.waits || time.Since(mem.list.at) >= listFor {
 		all, err := runtime.List(ctx, key.PodUID)
 		mem.list = listed{containers: all, at: time.Now()}
 		if err != nil {
@@ -59,8 +59,8 @@ func relist(ctx context.Context, runtime Runtime, key podnet.Key, mem memory, ex
 // readEnds reads how proxies have ended. hung reports whether some hang.
 func readEnds(ctx context.Context, m *Manager, o observed, last failures, hung bool) (out ends) {
 	out.of = map[string]ended{}
-	if last.untold != "" {
-		out.earlier.end, out.earlier.err = m.Runtime.End(ctx, last.untold)
+	if last.unreported != "" {
+		out.earlier.end, out.earlier.err = m.Runtime.End(ctx, last.unreported)
 		last.logPath = cmp.Or(out.earlier.end.LogPath, last.logPath)
 	}
 	if last.logPath != "" {

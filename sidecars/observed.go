@@ -175,8 +175,8 @@ type fault struct {
 	proxy proxy
 	at    time.Time
 	why   string
-	// words are the last lines of its log, in the file logPath. untold is its container if the runtime has not told how it ended.
-	words, logPath, untold string
+	// words are the last lines of its log, in the file logPath. unreported is its container if the runtime has not told how it ended.
+	words, logPath, unreported string
 }
 
 // decision is what to do, and the version of the profile that a proxy is started from.

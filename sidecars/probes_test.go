@@ -165,15 +165,15 @@ func TestLiveness_proxyHangs_isReplaced(t *testing.T) {
 	for name, c := range map[string]struct {
 		handover    profile.Handover
 		canHandOver bool
-		liveness    *profile.Liveness
+		liveness    *profile.Probe
 		wantEpoch   uint32
 	}{
-		"it hands over":                       {profile.HandoverHAProxy, true, &profile.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}, 1},
-		"it cannot hand over":                 {profile.HandoverHAProxy, false, &profile.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}, 2},
-		"there is no handover":                {profile.HandoverNone, true, &profile.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}, 1},
+		"it hands over":                       {profile.HandoverHAProxy, true, &profile.Probe{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}, 1},
+		"it cannot hand over":                 {profile.HandoverHAProxy, false, &profile.Probe{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}, 2},
+		"there is no handover":                {profile.HandoverNone, true, &profile.Probe{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}, 1},
 		"the profile does not want it to be":  {profile.HandoverHAProxy, true, nil, 0},
-		"it has not missed enough of them":    {profile.HandoverHAProxy, true, &profile.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 50}, 0},
-		"it is not asked before it was ready": {profile.HandoverHAProxy, true, &profile.Liveness{TCPPort: 15021, PeriodSeconds: 3600}, 0},
+		"it has not missed enough of them":    {profile.HandoverHAProxy, true, &profile.Probe{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 50}, 0},
+		"it is not asked before it was ready": {profile.HandoverHAProxy, true, &profile.Probe{TCPPort: 15021, PeriodSeconds: 3600}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
@@ -208,7 +208,7 @@ func TestLiveness_proxyHangs_isReplaced(t *testing.T) {
 func TestLiveness_eachProxyHangs_isReplacedWithPauses(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		n.profile.Spec.Handover = profile.HandoverNone
-		n.profile.Spec.Liveness = &profile.Liveness{TCPPort: 15021, PeriodSeconds: 1, FailureThreshold: 1}
+		n.profile.Spec.Liveness = &profile.Probe{TCPPort: 15021, PeriodSeconds: 1, FailureThreshold: 1}
 		n.behave = func(p *fakeProxy) {
 			time.AfterFunc(200*time.Millisecond, func() { n.change(func() { p.hangs = true }) })
 		}
@@ -245,7 +245,7 @@ func (q ownPort) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, 
 // that starts then.
 func TestAsk_newVersionWorksElsewhere_olderProxyIsAskedItsOwnWay(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		n.profile.Spec.Liveness = &profile.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}
+		n.profile.Spec.Liveness = &profile.Probe{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}
 		n.behave = only(func(p *fakeProxy) {
 			if p.PodUID != "u1" {
 				p.readyAfter = -1
@@ -281,7 +281,7 @@ func TestAsk_newVersionWorksElsewhere_olderProxyIsAskedItsOwnWay(t *testing.T) {
 // A proxy that hangs says nothing of the version that its successor is of.
 func TestLiveness_proxyHangsDuringUpgrade_newVersionHasNotFailed(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		n.profile.Spec.Liveness = &profile.Liveness{TCPPort: 15021, PeriodSeconds: 2, FailureThreshold: 1}
+		n.profile.Spec.Liveness = &profile.Probe{TCPPort: 15021, PeriodSeconds: 2, FailureThreshold: 1}
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))

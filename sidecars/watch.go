@@ -53,7 +53,7 @@ func watch(ctx context.Context, m *Manager, key podnet.Key, mem memory) memory {
 // tellAgain returns the pause until the next reconcile: shorter than again while the runtime still lists an ended proxy as running.
 func tellAgain(o observed, again time.Duration) time.Duration {
 	for _, c := range o.containers {
-		if p := o.proxies[c.ID]; p.exit.untold {
+		if p := o.proxies[c.ID]; p.exit.unreported {
 			again = min(again, max(tellPause, time.Since(p.exit.at)/tellPart), probe.SilentPoll)
 		}
 	}

@@ -98,7 +98,7 @@ func (c lateEnd) checkNext(t *testing.T, r *tardy) {
 // checkWhy checks what is said of the end, and that the old container is removed once the runtime knows of it.
 func (c lateEnd) checkWhy(t *testing.T, r *tardy) {
 	t.Helper()
-	if said := r.said["u1"]; !strings.Contains(said.Failure, c.why) || strings.Contains(said.Failure, endedUntold+"; ") {
+	if said := r.said["u1"]; !strings.Contains(said.Failure, c.why) || strings.Contains(said.Failure, endedUnreported+"; ") {
 		t.Errorf("the ManagedProxy says %+v", said)
 	}
 	if _, there := r.containers["c001"]; there != (c.started == 0) || r.removed < min(r.lists, c.started) && c.started > 0 || r.asked > 40 {
@@ -168,7 +168,7 @@ func TestWatch_drainedProxyEnds_isRemovedLater(t *testing.T) {
 // That a proxy hung is why it was replaced, also if the runtime tells later how the successor ended to which it could not hand over.
 func TestLiveness_successorsEndIsToldLate_messageSaysThatItHung(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		n.profile.Spec.Handover, n.profile.Spec.Liveness = profile.HandoverHAProxy, &profile.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}
+		n.profile.Spec.Handover, n.profile.Spec.Liveness = profile.HandoverHAProxy, &profile.Probe{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}
 		m, stop := agent()
 		defer stop()
 		r := &tardy{fakeNode: n, late: "c002", tells: wordsTime / 2}

@@ -123,7 +123,7 @@ func (w *inspectWorld) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	case path == "/namespaces/shop/events":
 		answer = corev1.EventList{TypeMeta: metav1.TypeMeta{Kind: "EventList", APIVersion: "v1"}, Items: []corev1.Event{
 			{Reason: "Old", LastTimestamp: metav1.NewTime(time.Now().Add(-time.Hour))},
-			{Reason: "RulesRepaired", Message: "put back", EventTime: metav1.NewMicroTime(time.Now().Add(-time.Minute))},
+			{Reason: "RulesRepaired", Message: "repaired", EventTime: metav1.NewMicroTime(time.Now().Add(-time.Minute))},
 		}}
 	default:
 		w.fail(out, http.StatusNotFound)

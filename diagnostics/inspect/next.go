@@ -100,9 +100,9 @@ func (d Document) adviseDifference() []string {
 		return []string{"somebody keeps changing the rules, and the agent puts them back with pauses: find the process of the pod or the node that does, and stop it"}
 	}
 	if d.Agent.VerifyInterval == "0s" {
-		return []string{"the agent does not check rules by itself (--verify-interval=0s): a change of the pod, such as a new annotation, has it look and put back what differs"}
+		return []string{"the agent does not check rules by itself (--verify-interval=0s): a change of the pod, such as a new annotation, has it look and repair what differs"}
 	}
-	return []string{fmt.Sprintf("look again: the agent puts back what differs at its next check (--verify-interval=%s); if it still differs then, its log says why: %s",
+	return []string{fmt.Sprintf("look again: the agent repairs what differs at its next check (--verify-interval=%s); if it still differs then, its log says why: %s",
 		cmp.Or(d.Agent.VerifyInterval, "10s"), d.agentLog())}
 }
 

@@ -60,7 +60,7 @@ func documents() map[string]Document {
 		"no-listener": edited(func(d *Document) { d.Programmed.Unheard = []uint16{15001, 15006} }),
 		"drift": edited(func(d *Document) {
 			d.Agreement = Agreement{Verdict: Differ, Differences: []string{"- outbound: tcp dport 80 redirect to :15001"}}
-			d.Events.Items = []Event{{now.Add(-90 * time.Second), "Warning", "RulesRepaired", "put back the rules", 3}}
+			d.Events.Items = []Event{{now.Add(-90 * time.Second), "Warning", "RulesRepaired", "repaired the rules", 3}}
 			d.Programmed.LastRepair = Repair{"2026-11-22T11:58:30Z", "rules"}
 		}),
 		"drift-unverified": edited(func(d *Document) {

@@ -46,28 +46,28 @@ func TestAsk_eachKindOfReadiness_isAsked(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		readiness profile.Readiness
+		readiness profile.Probe
 		handover  profile.Handover
 		epoch     uint32
 		ready     bool
 	}{
-		"a port":                         {readiness: profile.Readiness{TCPPort: 7001}, ready: true},
-		"a port where nobody listens":    {readiness: profile.Readiness{TCPPort: 7003}},
-		"a page":                         {readiness: profile.Readiness{HTTPGet: &profile.HTTPGet{Port: 7002, Path: "/ready"}}, ready: true},
-		"a page elsewhere, not followed": {readiness: profile.Readiness{HTTPGet: &profile.HTTPGet{Port: 7002, Path: "/moved"}}, ready: true},
-		"a page that says no":            {readiness: profile.Readiness{HTTPGet: &profile.HTTPGet{Port: 7002, Path: "/down"}}},
-		"a page that is not answered":    {readiness: profile.Readiness{HTTPGet: &profile.HTTPGet{Port: 7004, Path: "/ready"}}},
-		"a socket":                       {readiness: profile.Readiness{Socket: "admin"}, ready: true},
-		"no socket":                      {readiness: profile.Readiness{Socket: "none"}},
-		"a link to a socket":             {readiness: profile.Readiness{Socket: "link"}},
-		"a file":                         {readiness: profile.Readiness{Socket: "file"}},
-		"a port, by its own socket":      {readiness: profile.Readiness{TCPPort: 7001}, handover: profile.HandoverHAProxy, epoch: 1, ready: true},
+		"a port":                         {readiness: profile.Probe{TCPPort: 7001}, ready: true},
+		"a port where nobody listens":    {readiness: profile.Probe{TCPPort: 7003}},
+		"a page":                         {readiness: profile.Probe{HTTPGet: &profile.HTTPGet{Port: 7002, Path: "/ready"}}, ready: true},
+		"a page elsewhere, not followed": {readiness: profile.Probe{HTTPGet: &profile.HTTPGet{Port: 7002, Path: "/moved"}}, ready: true},
+		"a page that says no":            {readiness: profile.Probe{HTTPGet: &profile.HTTPGet{Port: 7002, Path: "/down"}}},
+		"a page that is not answered":    {readiness: profile.Probe{HTTPGet: &profile.HTTPGet{Port: 7004, Path: "/ready"}}},
+		"a socket":                       {readiness: profile.Probe{Socket: "admin"}, ready: true},
+		"no socket":                      {readiness: profile.Probe{Socket: "none"}},
+		"a link to a socket":             {readiness: profile.Probe{Socket: "link"}},
+		"a file":                         {readiness: profile.Probe{Socket: "file"}},
+		"a port, by its own socket":      {readiness: profile.Probe{TCPPort: 7001}, handover: profile.HandoverHAProxy, epoch: 1, ready: true},
 		"a port, by a socket of its own that nobody answers": {
-			readiness: profile.Readiness{TCPPort: 7001}, handover: profile.HandoverHAProxy, epoch: 3,
+			readiness: profile.Probe{TCPPort: 7001}, handover: profile.HandoverHAProxy, epoch: 3,
 		},
-		"a port whose process accepts nothing": {readiness: profile.Readiness{TCPPort: 7005}},
-		"a socket of its own, no port":         {readiness: profile.Readiness{TCPPort: 7003}, handover: profile.HandoverHAProxy, epoch: 1},
-		"a port of another epoch":              {readiness: profile.Readiness{TCPPort: 7001}, handover: profile.HandoverHAProxy, epoch: 2},
+		"a port whose process accepts nothing": {readiness: profile.Probe{TCPPort: 7005}},
+		"a socket of its own, no port":         {readiness: profile.Probe{TCPPort: 7003}, handover: profile.HandoverHAProxy, epoch: 1},
+		"a port of another epoch":              {readiness: profile.Probe{TCPPort: 7001}, handover: profile.HandoverHAProxy, epoch: 2},
 	} {
 		p := &profile.Version{Spec: profile.Spec{Readiness: c.readiness, Handover: c.handover}}
 		if err := a.Ask(t.Context(), s, p, c.epoch, probe.Ready); c.ready != (err == nil) {

@@ -26,7 +26,7 @@ func newEnvoyNode(t *testing.T) envoyNode {
 	return envoyNode{newRealNode(t, 1, "envoy", profile.Spec{
 		NamespaceSelector: &metav1.LabelSelector{}, Image: "envoy:1", Args: []string{"-c", "/etc/sidecar/envoy.json"},
 		Handover: profile.HandoverEnvoy, RunAsUser: 1337, RunAsGroup: 1337,
-		Readiness: profile.Readiness{TCPPort: 15021, StartSeconds: 20, PeriodSeconds: 10}, Rollout: v1alpha1.Rollout{DrainSeconds: 1, MaxParallel: 1},
+		Readiness: profile.Probe{TCPPort: 15021, StartSeconds: 20, PeriodSeconds: 10}, Rollout: v1alpha1.Rollout{DrainSeconds: 1, MaxParallel: 1},
 		Network: v1alpha1.Network{OutboundPort: 15001, InboundPort: 15006},
 		Files: []v1alpha1.File{{
 			Name: "envoy.json", Syntax: "json",

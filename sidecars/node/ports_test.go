@@ -28,7 +28,7 @@ func TestAsk_applicationHasThePort_isRefused(t *testing.T) {
 		"the node's user, in such a pod":         {listens: map[string]int{"0.0.0.0:7001": proxy, "127.0.0.1:7003": 101337}, home: 101337, wantedPorts: "user 1337, listens on port 7001"},
 		"the application, on the readiness port": {listens: map[string]int{"127.0.0.1:7003": app}, wantedPorts: "user 1000, listens on port 7003"},
 		"the application, on the readiness page's port": {
-			listens: map[string]int{"127.0.0.1:7004": app}, spec: profile.Spec{Readiness: profile.Readiness{HTTPGet: &profile.HTTPGet{Port: 7004}}},
+			listens: map[string]int{"127.0.0.1:7004": app}, spec: profile.Spec{Readiness: profile.Probe{HTTPGet: &profile.HTTPGet{Port: 7004}}},
 			wantedPorts: "user 1000, listens on port 7004",
 		},
 		"root, on the readiness port":                {listens: map[string]int{"127.0.0.1:7003": 0}, wantedPorts: "user 0, listens on port 7003"},

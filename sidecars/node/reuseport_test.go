@@ -100,7 +100,7 @@ func newSharingNode(t *testing.T, pods int, proxy realProxy) *sharingNode {
 		return profile.Spec{
 			NamespaceSelector: &metav1.LabelSelector{}, Image: "v0", Command: []string{proxy.program}, Args: proxy.args,
 			Handover: profile.HandoverReusePort, StopSignal: proxy.signal, RunAsUser: 1337, RunAsGroup: 1337,
-			Readiness: profile.Readiness{HTTPGet: &profile.HTTPGet{Socket: "admin-{epoch}.sock", Path: "/ready"}, StartSeconds: 20, PeriodSeconds: 10},
+			Readiness: profile.Probe{HTTPGet: &profile.HTTPGet{Socket: "admin-{epoch}.sock", Path: "/ready"}, StartSeconds: 20, PeriodSeconds: 10},
 			Rollout:   v1alpha1.Rollout{DrainSeconds: 20, MaxParallel: int32(pods), PauseOnFailure: new(bool)}, // each pod tries each version
 			Network:   v1alpha1.Network{OutboundPort: 15001, InboundPort: 15006},
 			Files:     []v1alpha1.File{{Name: proxy.file, Template: proxy.config}},

@@ -18,7 +18,7 @@ const (
 )
 
 // Of returns where and how the proxy of an epoch is asked.
-func (q Question) Of(p *profile.Version, epoch uint32) profile.Readiness {
+func (q Question) Of(p *profile.Version, epoch uint32) profile.Probe {
 	if q == Alive {
 		return p.Liveness(epoch)
 	}

@@ -74,27 +74,27 @@ func TestSpec_reusePort_hasSignalAndNoArguments(t *testing.T) {
 
 func TestReadiness_epoch_hasItsOwnSocketAndPort(t *testing.T) {
 	for name, c := range map[string]struct {
-		readiness, want Readiness
+		readiness, want Probe
 		ports           []uint16
 	}{
 		"a socket": {
-			Readiness{Socket: "admin-{epoch}.sock"}, Readiness{Socket: "admin-7.sock"}, nil,
+			Probe{Socket: "admin-{epoch}.sock"}, Probe{Socket: "admin-7.sock"}, nil,
 		},
 		"a page of a socket": {
-			Readiness{HTTPGet: &HTTPGet{Socket: "admin-{epoch}.sock", Path: "/ready"}},
-			Readiness{HTTPGet: &HTTPGet{Socket: "admin-7.sock", Path: "/ready"}},
+			Probe{HTTPGet: &HTTPGet{Socket: "admin-{epoch}.sock", Path: "/ready"}},
+			Probe{HTTPGet: &HTTPGet{Socket: "admin-7.sock", Path: "/ready"}},
 			nil,
 		},
 		"a port of a slot": {
-			Readiness{TCPPort: 15021, SlotPorts: true}, Readiness{TCPPort: 15022, SlotPorts: true}, []uint16{15021, 15022},
+			Probe{TCPPort: 15021, SlotPorts: true}, Probe{TCPPort: 15022, SlotPorts: true}, []uint16{15021, 15022},
 		},
 		"a page of a slot's port": {
-			Readiness{HTTPGet: &HTTPGet{Port: 15021}, SlotPorts: true},
-			Readiness{HTTPGet: &HTTPGet{Port: 15022}, SlotPorts: true},
+			Probe{HTTPGet: &HTTPGet{Port: 15021}, SlotPorts: true},
+			Probe{HTTPGet: &HTTPGet{Port: 15022}, SlotPorts: true},
 			[]uint16{15021, 15022},
 		},
 		"a port that all share": {
-			Readiness{TCPPort: 15021}, Readiness{TCPPort: 15021}, []uint16{15021},
+			Probe{TCPPort: 15021}, Probe{TCPPort: 15021}, []uint16{15021},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

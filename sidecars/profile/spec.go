@@ -27,8 +27,8 @@ type Spec struct {
 	RunAsUser         int64                      `json:"runAsUser,omitempty"`
 	RunAsGroup        int64                      `json:"runAsGroup,omitempty"`
 	Resources         v1alpha1.Resources         `json:"resources"`
-	Readiness         Readiness                  `json:"readiness"`
-	Liveness          *Liveness                  `json:"liveness,omitempty"`
+	Readiness         Probe                      `json:"readiness"`
+	Liveness          *Probe                     `json:"liveness,omitempty"`
 	Handover          Handover                   `json:"handover,omitempty"`
 	StopSignal        string                     `json:"stopSignal,omitempty"` // of reuse-port
 	HotRestart        *v1alpha1.EnvoyHotRestart  `json:"hotRestart,omitempty"`
@@ -55,8 +55,8 @@ type Reload struct {
 	ReloadSignal string   `json:"reloadSignal,omitempty"`
 }
 
-// Readiness says where a proxy is asked whether it is ready, and when: by HTTP if there is HTTPGet, at a port or at a socket.
-type Readiness struct {
+// Probe says where and when a proxy is asked: by HTTP if there is HTTPGet, else at a port or at a socket.
+type Probe struct {
 	HTTPGet *HTTPGet `json:"httpGet,omitempty"`
 	TCPPort int32    `json:"tcpPort,omitempty"`
 	Socket  string   `json:"socket,omitempty"`
@@ -65,15 +65,6 @@ type Readiness struct {
 	StartSeconds     int32 `json:"startSeconds,omitempty"`
 	PeriodSeconds    int32 `json:"periodSeconds,omitempty"`
 	FailureThreshold int32 `json:"failureThreshold,omitempty"`
-}
-
-// Liveness says where a proxy is asked whether it is alive, and when.
-type Liveness struct {
-	HTTPGet          *HTTPGet `json:"httpGet,omitempty"`
-	TCPPort          int32    `json:"tcpPort,omitempty"`
-	SlotPorts        bool     `json:"slotPorts,omitempty"`
-	PeriodSeconds    int32    `json:"periodSeconds,omitempty"`
-	FailureThreshold int32    `json:"failureThreshold,omitempty"`
 }
 
 // HTTPGet is a request to a port of 127.0.0.1, or to a unix socket.
@@ -99,7 +90,7 @@ func SpecOf(s *v1alpha1.ProxyProfileSpec) (Spec, error) {
 	if i := s.Istio; i != nil {
 		kinds++
 		out.Istio = &istio.ControlPlane{Revision: i.Revision, Namespace: i.Namespace}
-		out.Readiness = Readiness{StartSeconds: i.Readiness.StartSeconds, PeriodSeconds: i.Readiness.PeriodSeconds, FailureThreshold: i.Readiness.FailureThreshold}
+		out.Readiness = Probe{StartSeconds: i.Readiness.StartSeconds, PeriodSeconds: i.Readiness.PeriodSeconds, FailureThreshold: i.Readiness.FailureThreshold}
 		if of := i.Update.Handover; of == nil || of.None == nil {
 			out.Handover = HandoverReusePort
 		}
@@ -137,12 +128,12 @@ func (s *Spec) container(c *v1alpha1.Container) error {
 	}
 	beside := s.Handover == HandoverReusePort
 	r := c.Readiness
-	s.Readiness = Readiness{
+	s.Readiness = Probe{
 		HTTPGet: httpGet(r.HTTPGet, r.HTTPSocket), TCPPort: r.TCPPort, Socket: r.Socket, SlotPorts: beside && (r.HTTPGet != nil || r.TCPPort != 0),
 		StartSeconds: r.StartSeconds, PeriodSeconds: r.PeriodSeconds, FailureThreshold: r.FailureThreshold,
 	}
 	if l := c.Liveness; l != nil {
-		s.Liveness = &Liveness{
+		s.Liveness = &Probe{
 			HTTPGet: httpGet(l.HTTPGet, l.HTTPSocket), TCPPort: l.TCPPort, SlotPorts: beside && (l.HTTPGet != nil || l.TCPPort != 0),
 			PeriodSeconds: l.PeriodSeconds, FailureThreshold: l.FailureThreshold,
 		}
@@ -198,14 +189,14 @@ func (s *Spec) check() error {
 	if s.Handover == HandoverReusePort && s.Istio == nil {
 		wrong = append(wrong, ofOneEpoch("readiness", s.Readiness))
 		if l := s.Liveness; l != nil {
-			wrong = append(wrong, ofOneEpoch("liveness", Readiness{HTTPGet: l.HTTPGet, TCPPort: l.TCPPort}))
+			wrong = append(wrong, ofOneEpoch("liveness", *l))
 		}
 	}
 	return errors.Join(wrong...)
 }
 
 // ofOneEpoch returns an error if a question could be answered by the proxy of another epoch, which listens beside.
-func ofOneEpoch(probe string, r Readiness) error {
+func ofOneEpoch(probe string, r Probe) error {
 	port, socket := r.TCPPort, r.Socket
 	if get := r.HTTPGet; get != nil {
 		port, socket = get.Port, get.Socket

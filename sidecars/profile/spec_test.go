@@ -34,31 +34,31 @@ func TestSpecOf_kinds_sayTheSame(t *testing.T) {
 				liveness: {httpSocket: {name: s, path: /}, periodSeconds: 3}, update: {drainSeconds: 9, maxNodes: 3, handover: {haproxy: {}}}}`,
 			Spec{
 				Image: "a", Command: []string{"b"}, Args: []string{"c"}, Transparent: true, RunAsUser: 7, RunAsGroup: 8, RestartPolicy: "OnFailure",
-				Readiness: Readiness{TCPPort: 80, StartSeconds: 5}, Liveness: &Liveness{HTTPGet: &HTTPGet{Socket: "s", Path: "/"}, PeriodSeconds: 3},
+				Readiness: Probe{TCPPort: 80, StartSeconds: 5}, Liveness: &Probe{HTTPGet: &HTTPGet{Socket: "s", Path: "/"}, PeriodSeconds: 3},
 				Rollout: v1alpha1.Rollout{DrainSeconds: 9, MaxNodes: 3}, Handover: HandoverHAProxy, Network: ports,
 			},
 		},
 		"containers side by side, whose ports are by slot": {
 			`container: {image: a, readiness: {httpGet: {port: 80, path: /}}, liveness: {tcpPort: 81}, update: {handover: {reusePort: {stopSignal: QUIT}}}}`,
 			Spec{
-				Image: "a", Readiness: Readiness{HTTPGet: &HTTPGet{Port: 80, Path: "/"}, SlotPorts: true}, Liveness: &Liveness{TCPPort: 81, SlotPorts: true},
+				Image: "a", Readiness: Probe{HTTPGet: &HTTPGet{Port: 80, Path: "/"}, SlotPorts: true}, Liveness: &Probe{TCPPort: 81, SlotPorts: true},
 				Handover: HandoverReusePort, StopSignal: "QUIT", Network: ports,
 			},
 		},
 		"an Envoy": {
 			`container: {image: a, args: [b], readiness: {httpGet: {port: 80, path: /}}, update: {handover: {envoyHotRestart: {onIncompatibleVersion: Replace}}}}`,
 			Spec{
-				Image: "a", Args: []string{"b"}, Readiness: Readiness{HTTPGet: &HTTPGet{Port: 80, Path: "/"}}, Handover: HandoverEnvoy,
+				Image: "a", Args: []string{"b"}, Readiness: Probe{HTTPGet: &HTTPGet{Port: 80, Path: "/"}}, Handover: HandoverEnvoy,
 				HotRestart: &v1alpha1.EnvoyHotRestart{OnIncompatibleVersion: "Replace"}, Network: ports,
 			},
 		},
 		"a container that nobody says more of": {
-			`container: {image: a, readiness: {socket: b}}`, Spec{Image: "a", Readiness: Readiness{Socket: "b"}, Handover: HandoverNone, Network: ports},
+			`container: {image: a, readiness: {socket: b}}`, Spec{Image: "a", Readiness: Probe{Socket: "b"}, Handover: HandoverNone, Network: ports},
 		},
 		"Istio's": {
 			`istio: {image: a, revision: b, namespace: c, env: [{name: d, value: e}], readiness: {startSeconds: 60}, update: {maxParallel: 2}}`,
 			Spec{
-				Image: "a", Istio: &istio.ControlPlane{Revision: "b", Namespace: "c"}, Env: []v1alpha1.EnvVar{{Name: "d", Value: "e"}}, Readiness: Readiness{StartSeconds: 60},
+				Image: "a", Istio: &istio.ControlPlane{Revision: "b", Namespace: "c"}, Env: []v1alpha1.EnvVar{{Name: "d", Value: "e"}}, Readiness: Probe{StartSeconds: 60},
 				Rollout: v1alpha1.Rollout{MaxParallel: 2}, Handover: HandoverReusePort, Network: ports,
 			},
 		},

@@ -124,7 +124,7 @@ func (p *Version) WithSpec(version Spec) *Version {
 	return out
 }
 
-func asksAlike(a, b *Liveness) bool {
+func asksAlike(a, b *Probe) bool {
 	return a != nil && b != nil && a.TCPPort == b.TCPPort && a.SlotPorts == b.SlotPorts && equality.Semantic.DeepEqual(a.HTTPGet, b.HTTPGet)
 }
 
@@ -160,7 +160,7 @@ func (p *Version) Ports() (out []uint16) {
 		ports = append(ports, istioHealth, istioMetrics)
 	}
 	for slot := range uint32(Slots) {
-		for _, at := range []Readiness{p.Readiness(slot), p.Liveness(slot)} {
+		for _, at := range []Probe{p.Readiness(slot), p.Liveness(slot)} {
 			ports = append(ports, at.TCPPort)
 			if at.HTTPGet != nil {
 				ports = append(ports, at.HTTPGet.Port)
@@ -189,7 +189,7 @@ const RestartOnFailure = "OnFailure"
 const Slots = 2
 
 // Readiness returns where and how the proxy of an epoch is asked whether it is ready. Istio's is asked at a port that was computed.
-func (p *Version) Readiness(epoch uint32) Readiness {
+func (p *Version) Readiness(epoch uint32) Probe {
 	out := p.Spec.Readiness
 	if p.Spec.Istio != nil {
 		out.HTTPGet = &HTTPGet{Path: istioReady}
@@ -198,15 +198,14 @@ func (p *Version) Readiness(epoch uint32) Readiness {
 }
 
 // Liveness returns where and how the proxy of an epoch is asked whether it is alive. Without liveness there is nothing in it.
-func (p *Version) Liveness(epoch uint32) Readiness {
-	l := p.Spec.Liveness
-	if l == nil {
-		return Readiness{}
+func (p *Version) Liveness(epoch uint32) Probe {
+	if p.Spec.Liveness == nil {
+		return Probe{}
 	}
-	return ofEpoch(Readiness{HTTPGet: l.HTTPGet, TCPPort: l.TCPPort, SlotPorts: l.SlotPorts}, epoch)
+	return ofEpoch(*p.Spec.Liveness, epoch)
 }
 
-func ofEpoch(out Readiness, epoch uint32) Readiness {
+func ofEpoch(out Probe, epoch uint32) Probe {
 	own := func(socket string) string { return strings.ReplaceAll(socket, "{epoch}", number(epoch)) }
 	next := int32(0)
 	if out.SlotPorts {

@@ -27,7 +27,7 @@ func TestHash_profileChanges_onlySomeNeedNewProxy(t *testing.T) {
 		"how it is rolled out":  {func(s *Spec) { s.Rollout.MaxParallel, s.Rollout.DrainSeconds = 7, 7 }, false},
 		"how often it is asked": {func(s *Spec) { s.Readiness.PeriodSeconds = 70 }, false},
 		"what becomes of one that does not answer": {func(s *Spec) {
-			s.Readiness.FailureThreshold, s.Liveness = 7, &Liveness{TCPPort: 15021}
+			s.Readiness.FailureThreshold, s.Liveness = 7, &Probe{TCPPort: 15021}
 		}, false},
 		"what its image is pulled by": {func(s *Spec) { s.ImagePullSecrets = []v1alpha1.SecretReference{{Name: "a"}} }, false},
 		"its image":                   {func(s *Spec) { s.Image = "other" }, true},

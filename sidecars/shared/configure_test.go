@@ -225,7 +225,7 @@ func TestConfigure_groupChanges_saysSo(t *testing.T) {
 	t.Parallel()
 	h, pods := newByHand(t, "a")
 	r := &round{group: h.g, now: time.Now()}
-	if err := (succession{r}).look(t.Context()); err != nil {
+	if err := (successorSearch{r}).look(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	r.meet(t.Context())

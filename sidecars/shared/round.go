@@ -58,7 +58,7 @@ func (g *group) round(ctx context.Context) (time.Duration, error) {
 		}
 	}
 	r := &round{group: g, now: time.Now()}
-	if err := (succession{r}).look(ctx); err != nil {
+	if err := (successorSearch{r}).look(ctx); err != nil {
 		return 0, err
 	}
 	r.meet(ctx)

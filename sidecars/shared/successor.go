@@ -30,11 +30,11 @@ type successor struct {
 // succeedPause is the time between two looks at a successor for which changes do not wait any more.
 const succeedPause = 2 * time.Second
 
-// succession is the part of a round that finds out which of the DaemonSet's pods is the proxy.
-type succession struct{ *round }
+// successorSearch is the part of a round that finds out which of the DaemonSet's pods is the proxy.
+type successorSearch struct{ *round }
 
 // look finds the proxy and its successor, and asks them what is in force.
-func (r succession) look(ctx context.Context) error {
+func (r successorSearch) look(ctx context.Context) error {
 	all, err := r.Proxies.Find(ctx, r.name)
 	if err != nil && !errors.Is(err, ErrNoProxy) {
 		return fmt.Errorf("find the shared proxy: %w", err)
@@ -62,7 +62,7 @@ func (r succession) look(ctx context.Context) error {
 }
 
 // choose returns the proxy among its containers: the present one while it runs, otherwise the newest that answers, or the newest.
-func (r succession) choose(ctx context.Context, all []Instance) Instance {
+func (r successorSearch) choose(ctx context.Context, all []Instance) Instance {
 	known := []string{r.proxy.ID}
 	if c := r.state.Confirmed; c != nil {
 		known = append(known, c.Container)
@@ -90,7 +90,7 @@ func (r succession) choose(ctx context.Context, all []Instance) Instance {
 }
 
 // succeed has the successor become the proxy if it answers what is in force, or if the proxy answers nothing.
-func (r succession) succeed(ctx context.Context, next Instance, all []Instance) error {
+func (r successorSearch) succeed(ctx context.Context, next Instance, all []Instance) error {
 	if next.Pod != r.newer.pod {
 		r.newer = successor{pod: next.Pod, since: r.now}
 	}
@@ -120,7 +120,7 @@ func (r succession) succeed(ctx context.Context, next Instance, all []Instance) 
 }
 
 // tellSuccessor has a successor read its files anew: they have changed while it started.
-func (r succession) tellSuccessor(ctx context.Context, next Instance) {
+func (r successorSearch) tellSuccessor(ctx context.Context, next Instance) {
 	name := ""
 	if shared := r.inForce.Spec.Shared; shared != nil {
 		name = shared.ReloadSignal
