@@ -62,24 +62,7 @@ type fakeNode struct {
 	earlier  []profile.Spec
 	manager  *Manager // the last agent's
 	later    bool     // the pods ran when they chose the profile
-}
-
-// fakeProfile is a ProxyProfile.
-type fakeProfile struct {
-	Name       string
-	Generation int64
-	Spec       profile.Spec
-}
-
-// compile copies what tests change in place.
-func (p fakeProfile) compile() (*profile.Version, error) {
-	spec := p.Spec
-	spec.Files, spec.Secrets = slices.Clone(spec.Files), slices.Clone(spec.Secrets)
-	if l := spec.Liveness; l != nil {
-		copied := *l
-		spec.Liveness = &copied
-	}
-	return profile.New(p.Name, spec)
+	apiHangs bool     // the API server does not answer
 }
 
 // fakeProxy is a container with a proxy. It is ready readyAfter its start; a negative time is never.

@@ -3,19 +3,49 @@ package sidecars
 import (
 	"context"
 	"errors"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/sidecars/rollout"
 )
 
+// fakeProfile is a ProxyProfile.
+type fakeProfile struct {
+	Name       string
+	Generation int64
+	Spec       profile.Spec
+}
+
+// compile copies what tests change in place.
+func (p fakeProfile) compile() (*profile.Version, error) {
+	spec := p.Spec
+	spec.Files, spec.Secrets = slices.Clone(spec.Files), slices.Clone(spec.Secrets)
+	if l := spec.Liveness; l != nil {
+		copied := *l
+		spec.Liveness = &copied
+	}
+	return profile.New(p.Name, spec)
+}
+
 // What the fake node is as the cluster: its pods, the profile, and what was reported.
 
-func (n *fakeNode) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+func (n *fakeNode) CurrentPod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
 	pod := thePod()
 	pod.UID = types.UID(s.UID)
+	n.mu.Lock()
+	err, hangs := n.failures["pod"], n.apiHangs
+	n.mu.Unlock()
+	if hangs {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	if err != nil {
+		return nil, err
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.meshed.asked++

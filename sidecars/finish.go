@@ -51,7 +51,7 @@ func isOver(ctx context.Context, runtime Runtime, cluster Cluster, s podnet.Sand
 	if err == nil && choice.Ending || errors.Is(err, podnet.ErrNoPod) {
 		return true, nil
 	}
-	pod, err := cluster.Pod(ctx, s)
+	pod, err := cluster.CurrentPod(ctx, s)
 	if err != nil {
 		return false, fmt.Errorf("read pod: %w", err)
 	}

@@ -86,8 +86,8 @@ func (a *applications) Applications(context.Context, string) ([]sidecar.Applicat
 	return slices.Clone(a.all), a.err
 }
 
-func (a *applications) Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
-	pod, err := a.fakeNode.Pod(ctx, s)
+func (a *applications) CurrentPod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+	pod, err := a.fakeNode.CurrentPod(ctx, s)
 	pod.Spec.RestartPolicy, pod.Spec.Containers = a.policy, []corev1.Container{{Name: "app"}}
 	return pod, err
 }

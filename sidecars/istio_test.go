@@ -177,7 +177,7 @@ func TestIstio_somethingIsMissing_saysWhatAndStartsLater(t *testing.T) {
 			func(n *fakeNode) {
 				n.profile.Spec.Env = []v1alpha1.EnvVar{{Name: "ISTIO_META_DNS_CAPTURE", Value: "true"}}
 			},
-			func(n *fakeNode) { n.profile.Spec.Handover = profile.HandoverNone }, "choose a profile with handover none",
+			func(n *fakeNode) { n.profile.Spec.Handover = profile.HandoverNone }, "choose a profile with update.handover.none",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

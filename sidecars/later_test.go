@@ -91,7 +91,7 @@ func (n *fakeNode) mustStayAsTheyWere(t *testing.T, agent func() (*Manager, func
 	followMany(m, 8)
 	delete(n.failures, "pull")
 	n.changeTo(m, 2)
-	after(time.Minute)
+	after(stableTime + time.Minute) // until nothing is said of the failures before
 	n.mustServe(t, uids, 2)
 	if len(n.rules) != len(uids) {
 		t.Errorf("%d pods have rules", len(n.rules))

@@ -36,7 +36,7 @@ func prepare(ctx context.Context, m *Manager, o observed, p *profile.Version, ep
 	if err := m.Images.Ensure(ctx, p); err != nil {
 		return l, err
 	}
-	pod, err := m.Cluster.Pod(ctx, o.sandbox)
+	pod, err := currentPod(ctx, m, o)
 	if err != nil {
 		return l, err
 	}
@@ -62,7 +62,7 @@ func prepare(ctx context.Context, m *Manager, o observed, p *profile.Version, ep
 		return l, err
 	}
 	own := o.home.Epoch(epoch)
-	err = errors.Join(o.home.Prepare(l.owner), own.WriteFiles(files, l.owner), own.ForgetSecrets(), own.PrepareIstio(l.instance, l.owner), own.WriteFacts(home.FactsOf(l.instance)))
+	err = errors.Join(o.home.Prepare(l.owner), home.KeepPod(o.home, pod), own.WriteFiles(files, l.owner), own.ForgetSecrets(), own.PrepareIstio(l.instance, l.owner), own.WriteFacts(home.FactsOf(l.instance)))
 	if err != nil || len(l.instance.Version.Spec.Secrets) == 0 {
 		return l, err
 	}
@@ -72,6 +72,24 @@ func prepare(ctx context.Context, m *Manager, o observed, p *profile.Version, ep
 		}
 	}
 	return l, own.GrantSecrets(ctx, m.Secrets, l.instance, l.owner)
+}
+
+// awayLimit is how long the API server may take to describe a pod that has had a proxy.
+const awayLimit = 3 * time.Second
+
+// currentPod returns the pod as the API server has it or, while that does not answer, as the sandbox's last proxy had it: a proxy that ends then is replaced.
+func currentPod(ctx context.Context, m *Manager, o observed) (*corev1.Pod, error) {
+	kept := home.KeptPod(o.home)
+	if kept == nil {
+		return m.Cluster.CurrentPod(ctx, o.sandbox)
+	}
+	soon, cancel := context.WithTimeout(ctx, awayLimit)
+	defer cancel()
+	pod, err := m.Cluster.CurrentPod(soon, o.sandbox)
+	if err != nil && !errors.Is(err, podnet.ErrNoPod) {
+		return kept, nil
+	}
+	return pod, err
 }
 
 // withIstio adds what Istio's injector would have added to the pod. While the control plane's ConfigMaps cannot be used, it is computed from what made

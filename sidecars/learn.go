@@ -1,6 +1,7 @@
 package sidecars
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -20,6 +21,26 @@ const (
 	// endedUnreported is said of a proxy until the runtime tells how it has ended.
 	endedUnreported = "it has ended"
 )
+
+// learn takes in what has come since the last reconcile, and what is read because of it.
+func learn(ctx context.Context, m *Manager, o observed, mem memory, in inbox) (observed, memory) {
+	if !mem.looked {
+		mem.looked, mem.starts = true, len(o.containers) == 0
+	}
+	o = afterExits(o, in.exits, time.Now())
+	o, mem = renewSecrets(ctx, m, o, mem)
+	o, serving, hung := afterReplies(o, in.replies)
+	o = withServing(o, serving)
+	orphans := orphansThatServe(ctx, m.Asker, o)
+	o = markOutdated(withServing(o, orphans))
+	read := readEnds(ctx, m, o, mem.failures, len(hung) > 0)
+	if read.finished {
+		o.notes = o.notes.WithFinished()
+	}
+	o, failures, learned := afterEnds(o, mem.failures, read, hung, time.Now())
+	mem.failures, learned.serving = failures, slices.Concat(serving, orphans)
+	return o, settle(ctx, m, o, mem, learned)
+}
 
 // afterExits returns the sandbox with the containers that this agent sees for the first time, and with ends of processes. A proxy whose process has
 // ended has ended, also while the runtime lists it as running. It stays in the runtime until that agrees. If the kernel has not said that it has

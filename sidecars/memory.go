@@ -130,9 +130,9 @@ func (u upgrades) afterStart(version, present *profile.Version) upgrades {
 }
 
 // retryAt returns when the next proxy may be started: the pause since the failure grows with each one in a row.
-func (f failures) retryAt() time.Time { return f.lastAt.Add(pauseAfter(f.inARow)) }
+func (f failures) retryAt() time.Time { return f.lastAt.Add(backoff(f.inARow)) }
 
-func pauseAfter(failures int) time.Duration {
+func backoff(failures int) time.Duration {
 	const doublings = 8 // to more than lastPause
 	return min(firstPause<<min(max(failures-1, 0), doublings), lastPause)
 }

@@ -49,8 +49,8 @@ type Images interface {
 
 // Cluster reads what the API server has.
 type Cluster interface {
-	// Pod returns the pod of a sandbox with all its fields, or podnet.ErrNoPod.
-	Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error)
+	// CurrentPod asks the API server for the pod of a sandbox with all its fields. If there is none, the error is podnet.ErrNoPod.
+	CurrentPod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error)
 	// Choice returns the profile that a pod has chosen. Refusal says why there is none although it has chosen one.
 	Choice(ctx context.Context, s podnet.Sandbox) (c Choice, err error)
 }
@@ -69,7 +69,7 @@ type Choice struct {
 	Profile *profile.Version
 	// Refusal says why Profile is nil although Name is not empty, and what to do.
 	Refusal string
-	// Held reports whether the node may not use Profile yet, which other nodes try first: see Held.
+	// Held reports whether the node may not use Profile yet, which other nodes try first: see rollout.Held.
 	Held bool
 	// Later reports whether the pod ran already when it chose its first proxy: it has no rules before that is ready, and needs an upgrade slot for it.
 	Later bool

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -62,8 +61,9 @@ func reconcile(whole context.Context, m *Manager, e *entry, s podnet.Sandbox, in
 	if err := finishWithApplication(ctx, m.Runtime, o); err != nil {
 		log.FromContext(ctx).Error(err, "proxy not told to finish with its application")
 	}
-	mem.list.waits = len(d.plan.Actions) == 0 && len(d.plan.Ask) > 0
-	o, mem, did, err := act(ctx, m, o, mem, route(m, o, d))
+	mem.list.waits = len(d.plan.Actions) == 0 && len(d.plan.Awaited) > 0
+	ready := route(m, o, d)
+	o, mem, did, err := act(ctx, m, o, mem, ready)
 
 	mem = report(m, o, mem, d, did.pulling)
 	mem.proxies = o.proxies
@@ -72,26 +72,6 @@ func reconcile(whole context.Context, m *Manager, e *entry, s podnet.Sandbox, in
 		return mem, 0, nil
 	}
 	return mem, tellAgain(o, nextLook(o, mem, d, did)), err
-}
-
-// learn takes in what has come since the last reconcile, and what is read because of it.
-func learn(ctx context.Context, m *Manager, o observed, mem memory, in inbox) (observed, memory) {
-	if !mem.looked {
-		mem.looked, mem.starts = true, len(o.containers) == 0
-	}
-	o = afterExits(o, in.exits, time.Now())
-	o, mem = renewSecrets(ctx, m, o, mem)
-	o, serving, hung := afterReplies(o, in.replies)
-	o = withServing(o, serving)
-	orphans := orphansThatServe(ctx, m.Asker, o)
-	o = markOutdated(withServing(o, orphans))
-	read := readEnds(ctx, m, o, mem.failures, len(hung) > 0)
-	if read.finished {
-		o.notes = o.notes.WithFinished()
-	}
-	o, failures, learned := afterEnds(o, mem.failures, read, hung, time.Now())
-	mem.failures, learned.serving = failures, slices.Concat(serving, orphans)
-	return o, settle(ctx, m, o, mem, learned)
 }
 
 func nextLook(o observed, mem memory, d decision, did outcome) time.Duration {
@@ -104,7 +84,7 @@ func nextLook(o observed, mem memory, d decision, did outcome) time.Duration {
 		return probe.StartPause(mem.since)
 	case len(d.plan.Actions) > 0 && !did.pulling:
 		return probe.StartPoll
-	case len(d.plan.Ask) == 0 && (o.choice.Ending || d.plan.Serving == "" && o.notes.Finished(time.Now())): // the pod is gone soon, or says that it has finished
+	case len(d.plan.Awaited) == 0 && (o.choice.Ending || d.plan.Serving == "" && o.notes.Finished(time.Now())): // the pod is gone soon, or says that it has finished
 		return cleanInterval
 	}
 	wait := sweepInterval

@@ -61,7 +61,7 @@ func statusOf(o observed, mem memory, d plan.Decision, pulling bool) Status {
 	case mem.stale != "":
 		out.Message = printable.Joined(why, mem.stale)
 	case why == "" && isFirstOfPod(o) && len(o.containers)+len(d.Actions) == 0:
-		out.Message = "its first proxy waits for those of other pods (rollout.maxParallel), or for the end of a pause of the profile; the pod runs as before meanwhile"
+		out.Message = "its first proxy waits for those of other pods (update.maxParallel), or for the end of a pause of the profile; the pod runs as before meanwhile"
 	case why == "" && waitsForDrain(o, mem.upgrades, d):
 		out.Message = "its upgrade waits until an older proxy has finished its connections, or drainSeconds are over"
 	case why == "":
@@ -99,7 +99,7 @@ func stateOf(o observed, d plan.Decision, failed, pulling bool) v1alpha1.State {
 	switch {
 	case hasFinished(o, d), hasDone(o), d.Serving == "" && o.notes.Finished(time.Now()):
 		return v1alpha1.Ended
-	case d.Serving != "" && (len(d.Ask) > 0 || starts):
+	case d.Serving != "" && (len(d.Awaited) > 0 || starts):
 		return v1alpha1.Upgrading
 	case d.Serving != "":
 		return v1alpha1.Running
@@ -107,7 +107,7 @@ func stateOf(o observed, d plan.Decision, failed, pulling bool) v1alpha1.State {
 		return v1alpha1.Refused
 	case pulling:
 		return v1alpha1.Pulling
-	case len(d.Ask) > 0 || (starts || isFirstOfPod(o)) && !failed:
+	case len(d.Awaited) > 0 || (starts || isFirstOfPod(o)) && !failed:
 		return v1alpha1.Starting
 	}
 	return v1alpha1.Failed

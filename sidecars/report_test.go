@@ -89,7 +89,7 @@ func TestState_noneServes_saysWhy(t *testing.T) {
 		"its image is pulled":                     {decision: start, pulling: true, want: v1alpha1.Pulling},
 		"its first start":                         {decision: start, want: v1alpha1.Starting},
 		"a start after a failure":                 {decision: start, failures: 1, want: v1alpha1.Failed},
-		"a start after a failure, which may last": {decision: plan.Decision{Ask: []string{"c1"}}, failures: 1, want: v1alpha1.Starting},
+		"a start after a failure, which may last": {decision: plan.Decision{Awaited: []string{"c1"}}, failures: 1, want: v1alpha1.Starting},
 		"it waits for the next start":             {failures: 1, want: v1alpha1.Failed},
 		"the pod has finished":                    {choice: Choice{Finished: true}, want: v1alpha1.Ended},
 	} {

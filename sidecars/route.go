@@ -9,8 +9,7 @@ import (
 	"istio-pod-network-controller/sidecars/plan"
 )
 
-// route has the rules of the sandbox lead to the proxy that serves, and leave its other proxies alone. It returns what may be done before they do: nothing
-// that needs them.
+// route tells the core where the rules of the sandbox have to lead. It returns the decision without the actions that wait until they do.
 func route(m *Manager, o observed, d decision) decision {
 	to, serves, known := routeOf(o, d)
 	if known && !m.Routes.Lead(o.sandbox, to, serves) {

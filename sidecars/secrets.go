@@ -17,7 +17,7 @@ func renewSecrets(ctx context.Context, m *Manager, o observed, mem memory) (obse
 		return o, mem
 	}
 	mem.secretsAt = now
-	pod := func() (*corev1.Pod, error) { return m.Cluster.Pod(ctx, o.sandbox) }
+	pod := func() (*corev1.Pod, error) { return m.Cluster.CurrentPod(ctx, o.sandbox) }
 	mem.stale = o.home.RenewSecrets(ctx, m.Secrets, o.sandbox.Namespace, pod, o.containers)
 	o.notes = o.home.Notes()
 	return o, mem

@@ -70,7 +70,7 @@ func slotAt(o observed, want rollout.UpgradeSlot, mem memory) time.Time {
 	case want == rollout.ForUpgrade && endsFirst(o, u) && !o.choice.Later: // which loses nothing
 		return u.failedAt.Add(lossPause)
 	}
-	return later(mem.failures.retryAt(), u.failedAt.Add(pauseAfter(u.failedInARow)))
+	return later(mem.failures.retryAt(), u.failedAt.Add(backoff(u.failedInARow)))
 }
 
 // endsFirst reports whether the running proxy is ended before one of the present version starts.
@@ -109,8 +109,8 @@ func isFirstOfPod(o observed) bool {
 	return o.choice.Later && !slices.ContainsFunc(o.containers, o.isReady)
 }
 
-// isFirst reports whether the sandbox tries the present version of the profile although another one is known to work: nobody has tried it, and
-// the node has no proxy of the profile whose upgrade would.
+// isFirst reports whether the sandbox tries the present version of the profile although another one is known to work: no pod of the node has
+// tried it, and none has a proxy whose upgrade would.
 func isFirst(ctx context.Context, runtime Runtime, o observed) bool {
 	runs := func(c sidecar.Container) bool { return c.State == sidecar.Running && c.Profile == o.choice.Name }
 	if o.versions.lastGood == nil || o.versions.presentFailed || slices.ContainsFunc(o.containers, runs) {

@@ -16,7 +16,7 @@ import (
 const watchPause = 5 * time.Second
 
 // tellPause is the shortest time between two looks at what the runtime tells of a proxy whose process has ended. Later it is one part in tellPart
-// of the time since then, and silentPoll at most.
+// of the time since then, and probe.SilentPoll at most.
 const (
 	tellPause = 20 * time.Millisecond
 	tellPart  = 2

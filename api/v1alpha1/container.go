@@ -16,38 +16,32 @@ type Process struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map
 	// +listMapKey=name
-	// +optional
 	ImagePullSecrets []SecretReference `json:"imagePullSecrets,omitempty"`
 
 	// Env are environment variables. For Istio's proxy they win over what the agent computes.
 	// +kubebuilder:validation:MaxItems=128
 	// +listType=map
 	// +listMapKey=name
-	// +optional
 	Env []EnvVar `json:"env,omitempty"`
 
 	// RunAsUser is the proxy's user ID, which no container of the pod may have. A transparent proxy has 0 instead.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2147483647
 	// +kubebuilder:default=1337
-	// +optional
 	RunAsUser int64 `json:"runAsUser,omitempty"`
 
 	// RunAsGroup is the proxy's group ID. That of a transparent proxy no container of the pod may have.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2147483647
 	// +kubebuilder:default=1337
-	// +optional
 	RunAsGroup int64 `json:"runAsGroup,omitempty"`
 
 	// Resources bound the proxy within the limits of its pod. The scheduler does not know them.
-	// +optional
 	Resources Resources `json:"resources,omitempty"`
 
 	// RestartPolicy says whether a proxy that ends is started again: Always, or OnFailure (exit code not 0).
 	// +kubebuilder:validation:Enum=Always;OnFailure
 	// +kubebuilder:default=Always
-	// +optional
 	RestartPolicy string `json:"restartPolicy,omitempty"`
 }
 
@@ -59,34 +53,29 @@ type Container struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=4096
 	// +listType=atomic
-	// +optional
 	Command []string `json:"command,omitempty"`
 
 	// Args replace the image's command. With the handovers haproxy and envoyHotRestart the agent appends arguments: command or args are needed then.
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=4096
 	// +listType=atomic
-	// +optional
 	Args []string `json:"args,omitempty"`
 
 	// Files are written for each proxy and mounted read-only at /etc/sidecar.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map
 	// +listMapKey=name
-	// +optional
 	Files []File `json:"files,omitempty"`
 
 	// Secrets are directories in memory, mounted read-only at /run/sidecar-secrets/NAME of the proxy alone.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map
 	// +listMapKey=name
-	// +optional
 	Secrets []SecretSource `json:"secrets,omitempty"`
 
 	// Transparent captures inbound connections with TPROXY, so that the proxy sees the clients' addresses, and gives the proxy (not the
 	// application) the capability NET_ADMIN within the pod's network. No runtime gives a capability to another user than root, so the proxy
 	// then runs as root, without any other capability, and the rules know it by runAsGroup.
-	// +optional
 	Transparent bool `json:"transparent,omitempty"`
 
 	// Readiness says when the proxy is ready.
@@ -94,25 +83,20 @@ type Container struct {
 
 	// Liveness says when a proxy that has been ready hangs: it is replaced, with the handover where the hanging proxy still can. Without it no
 	// proxy is replaced for not answering.
-	// +optional
 	Liveness *Liveness `json:"liveness,omitempty"`
 
 	// Update says how a new version of the profile reaches the running proxies.
 	// +kubebuilder:default={}
-	// +optional
 	Update Update `json:"update,omitempty"`
 }
 
 // Resources bound a proxy. The pod's own limits hold as well: its containers and the proxy share them.
 type Resources struct {
 	// MemoryLimit ends the proxy when it uses more.
-	// +optional
 	MemoryLimit *resource.Quantity `json:"memoryLimit,omitempty"`
 	// CPULimit is the most CPU time that the proxy gets.
-	// +optional
 	CPULimit *resource.Quantity `json:"cpuLimit,omitempty"`
 	// CPURequest is the proxy's share when the node is busy.
-	// +optional
 	CPURequest *resource.Quantity `json:"cpuRequest,omitempty"`
 }
 
@@ -122,12 +106,10 @@ type EnvVar struct {
 	// +kubebuilder:validation:MaxLength=256
 	Name string `json:"name"`
 	// +kubebuilder:validation:MaxLength=32768
-	// +optional
 	Value string `json:"value,omitempty"`
 	// FieldPath is metadata.name, metadata.namespace, metadata.uid, spec.nodeName, spec.serviceAccountName, status.podIP,
 	// status.podIPs (all addresses, separated by commas), metadata.labels['KEY'] or metadata.annotations['KEY'].
 	// +kubebuilder:validation:Pattern=`^(metadata\.(name|namespace|uid)|spec\.(nodeName|serviceAccountName)|status\.podIPs?|metadata\.(labels|annotations)\['[^']+'\])$`
-	// +optional
 	FieldPath string `json:"fieldPath,omitempty"`
 }
 
@@ -149,6 +131,5 @@ type File struct {
 	// ._:/@=+- are accepted). A value with control characters is refused.
 	// +kubebuilder:validation:Enum=haproxy;json;yaml;plain
 	// +kubebuilder:default=plain
-	// +optional
 	Syntax string `json:"syntax,omitempty"`
 }

@@ -9,24 +9,20 @@ type Istio struct {
 	// namespace say how its proxies run.
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$`
 	// +kubebuilder:validation:MaxLength=56
-	// +optional
 	Revision string `json:"revision,omitempty"`
 
 	// Namespace of the control plane.
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:default=istio-system
-	// +optional
 	Namespace string `json:"namespace,omitempty"`
 
 	// Readiness says when the proxy is asked at its status port, and how often it may miss.
 	// +kubebuilder:default={}
-	// +optional
 	Readiness IstioReadiness `json:"readiness,omitempty"`
 
 	// Update says how a new version of the profile reaches the running proxies.
 	// +kubebuilder:default={}
-	// +optional
 	Update IstioUpdate `json:"update,omitempty"`
 }
 
@@ -42,6 +38,5 @@ type ConfigMapKeys struct {
 	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9_-][A-Za-z0-9._-]*$`
 	// +kubebuilder:validation:items:MaxLength=253
 	// +listType=set
-	// +optional
 	Keys []string `json:"keys,omitempty"`
 }

@@ -75,42 +75,34 @@ const (
 
 // ManagedProxyStatus is how the proxy is.
 type ManagedProxyStatus struct {
-	// +optional
 	State State `json:"state,omitempty"`
 	// Ready reports whether the proxy answers and the pod's traffic is redirected to it.
 	// +optional
 	Ready bool `json:"ready"`
 	// Sandbox is the runtime's ID of the pod's sandbox.
-	// +optional
 	Sandbox string `json:"sandbox,omitempty"`
 	// Epoch counts the pod's proxies, from 0.
 	// +optional
 	Epoch int32 `json:"epoch"`
 	// Image that the ready proxy runs, or the newest if none is ready.
-	// +optional
 	Image string `json:"image,omitempty"`
 	// ProfileHash identifies the version of the profile that the proxy runs.
-	// +optional
 	ProfileHash string `json:"profileHash,omitempty"`
 	// FailedHash identifies the version of the profile that the pod should have a proxy of, if that could not be started, or the pod cannot
 	// have one.
-	// +optional
 	FailedHash string `json:"failedHash,omitempty"`
 	// Paused reports whether the node's agent begins no other upgrade of the profile after such failures.
-	// +optional
 	Paused bool `json:"paused,omitempty"`
 	// Restarts counts the proxies that ended without being asked to.
 	// +optional
 	Restarts int32 `json:"restarts"`
 	// Message says what to do, or why the last proxy ended: exit code and its last words.
 	// +kubebuilder:validation:MaxLength=4096
-	// +optional
 	Message string `json:"message,omitempty"`
 
 	// The rule has the API server parse the time, as for a profile's conditions.
 
 	// LastUpgrade is when the ready proxy took over from an older one.
 	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="lastUpgrade is no time"
-	// +optional
 	LastUpgrade *metav1.Time `json:"lastUpgrade,omitempty"`
 }

@@ -5,40 +5,33 @@ package v1alpha1
 // +kubebuilder:validation:XValidation:rule="[has(self.httpGet), has(self.httpSocket), has(self.tcpPort), has(self.socket)].filter(x, x).size() == 1",message="exactly one of httpGet, httpSocket, tcpPort and socket"
 type Readiness struct {
 	// HTTPGet expects a status from 200 to 399 at a port of 127.0.0.1.
-	// +optional
 	HTTPGet *HTTPGet `json:"httpGet,omitempty"`
 	// HTTPSocket expects it at a unix socket.
-	// +optional
 	HTTPSocket *HTTPSocket `json:"httpSocket,omitempty"`
 	// TCPPort expects that a connection to 127.0.0.1 is accepted.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
-	// +optional
 	TCPPort int32 `json:"tcpPort,omitempty"`
 	// Socket is the name of a unix socket in /run/sidecar, to which a connection can be made. {epoch} in it is the proxy's epoch:
 	// admin-{epoch}.sock is .AdminSocket. The kernel makes the connection, also to a process that hangs: prefer httpSocket.
 	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9_-]|\{epoch\})([A-Za-z0-9._-]|\{epoch\})*$`
 	// +kubebuilder:validation:MaxLength=64
-	// +optional
 	Socket string `json:"socket,omitempty"`
 
 	// StartSeconds is how long a new proxy may take until it is ready.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=600
 	// +kubebuilder:default=10
-	// +optional
 	StartSeconds int32 `json:"startSeconds,omitempty"`
 	// PeriodSeconds is the time between two questions to a proxy that is ready.
 	// +kubebuilder:validation:Minimum=10
 	// +kubebuilder:validation:Maximum=3600
 	// +kubebuilder:default=10
-	// +optional
 	PeriodSeconds int32 `json:"periodSeconds,omitempty"`
 	// FailureThreshold is how many questions in a row a proxy that was ready has to miss until it, and its pod, are no longer ready.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	// +kubebuilder:default=3
-	// +optional
 	FailureThreshold int32 `json:"failureThreshold,omitempty"`
 }
 
@@ -48,19 +41,16 @@ type IstioReadiness struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=600
 	// +kubebuilder:default=60
-	// +optional
 	StartSeconds int32 `json:"startSeconds,omitempty"`
 	// PeriodSeconds is the time between two questions to a proxy that is ready.
 	// +kubebuilder:validation:Minimum=10
 	// +kubebuilder:validation:Maximum=3600
 	// +kubebuilder:default=10
-	// +optional
 	PeriodSeconds int32 `json:"periodSeconds,omitempty"`
 	// FailureThreshold is how many questions in a row a proxy that was ready has to miss until it, and its pod, are no longer ready.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	// +kubebuilder:default=3
-	// +optional
 	FailureThreshold int32 `json:"failureThreshold,omitempty"`
 }
 
@@ -70,27 +60,22 @@ type IstioReadiness struct {
 // +kubebuilder:validation:XValidation:rule="[has(self.httpGet), has(self.httpSocket), has(self.tcpPort)].filter(x, x).size() == 1",message="exactly one of httpGet, httpSocket and tcpPort"
 type Liveness struct {
 	// HTTPGet expects a status from 200 to 399 at a port of 127.0.0.1.
-	// +optional
 	HTTPGet *HTTPGet `json:"httpGet,omitempty"`
 	// HTTPSocket expects it at a unix socket.
-	// +optional
 	HTTPSocket *HTTPSocket `json:"httpSocket,omitempty"`
 	// TCPPort expects that a connection to 127.0.0.1 is accepted.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
-	// +optional
 	TCPPort int32 `json:"tcpPort,omitempty"`
 	// PeriodSeconds is the time between two questions.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=3600
 	// +kubebuilder:default=10
-	// +optional
 	PeriodSeconds int32 `json:"periodSeconds,omitempty"`
 	// FailureThreshold is how many questions in a row a proxy has to miss until it is replaced.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	// +kubebuilder:default=3
-	// +optional
 	FailureThreshold int32 `json:"failureThreshold,omitempty"`
 }
 
@@ -102,7 +87,6 @@ type HTTPGet struct {
 	// +kubebuilder:validation:Pattern=`^/[!-~]*$`
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:default="/"
-	// +optional
 	Path string `json:"path,omitempty"`
 }
 
@@ -115,6 +99,5 @@ type HTTPSocket struct {
 	// +kubebuilder:validation:Pattern=`^/[!-~]*$`
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:default="/"
-	// +optional
 	Path string `json:"path,omitempty"`
 }

@@ -60,17 +60,16 @@ type ProxyProfileStatus struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(c, c.lastTransitionTime > timestamp('1970-01-01T00:00:00Z'))",message="lastTransitionTime is no time"
 	// +listType=map
 	// +listMapKey=type
-	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// RolloutStatus says which nodes may use a version of the profile. Each node has a place for each version, from 0 to 65535, which its name and the
+// RolloutStatus says which nodes may use a version of the profile. Each node has a slot for each version, from 0 to 65535, which its name and the
 // version's hash decide: one number is enough for a cluster of any size.
 type RolloutStatus struct {
 	// Hash is the version.
 	// +kubebuilder:validation:MaxLength=64
 	Hash string `json:"hash"`
-	// Admitted lets the nodes with a lower place use the version: 0 is no node, 65536 are all.
+	// Admitted lets the nodes with a lower slot use the version: 0 is no node, 65536 are all.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65536
 	Admitted int32 `json:"admitted"`
@@ -80,8 +79,8 @@ type RolloutStatus struct {
 const (
 	// ConditionUpgraded reports whether all proxies are ready and of the profile's present version.
 	ConditionUpgraded = "Upgraded"
-	// ConditionProgressing is False if all that is left has failed already, or waits for what has, or for the end of update.paused. It is True while proxies are upgraded, and
-	// once all are.
+	// ConditionProgressing is True while proxies are upgraded, and once all are. It is False if every proxy that is not upgraded has failed, or waits: for
+	// a failed one to succeed, or for the end of update.paused.
 	ConditionProgressing = "Progressing"
 	// ConditionFailed reports whether proxies of the present version could not be started, or cannot be had by their pods.
 	ConditionFailed = "Failed"
@@ -115,24 +114,19 @@ type ProxyProfileList struct {
 type ProxyProfileSpec struct {
 	// NamespaceSelector selects, by labels, the namespaces whose pods may choose this profile. Without it no pod may; an empty selector
 	// ({}) selects all namespaces.
-	// +optional
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
 
 	// Network says which ports the proxy listens on. The pod's traffic is redirected to them.
 	// +kubebuilder:default={}
-	// +optional
 	Network Network `json:"network,omitempty"`
 
 	// Container is a proxy for each pod, from any image.
-	// +optional
 	Container *Container `json:"container,omitempty"`
 
 	// Istio is Istio's own proxy for each pod, as Istio's injector would have added it: pilot-agent with Envoy.
-	// +optional
 	Istio *Istio `json:"istio,omitempty"`
 
 	// Shared is one proxy for all pods of a node that choose the profile. A DaemonSet of the chart runs it (value sidecars.shared).
-	// +optional
 	Shared *Shared `json:"shared,omitempty"`
 }
 
@@ -164,25 +158,21 @@ type Network struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	// +kubebuilder:default=15001
-	// +optional
 	OutboundPort int32 `json:"outboundPort,omitempty"`
 	// InboundPort takes the connections to the pod. It differs from OutboundPort.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	// +kubebuilder:default=15006
-	// +optional
 	InboundPort int32 `json:"inboundPort,omitempty"`
 	// InboundPorts says which connections to the pod are captured: "all" (the default of the agent unless its flag --inbound-ports says
 	// otherwise), or "listening" for those to ports on which somebody listens when they are opened. An annotation of the pod or its
 	// namespace comes first.
 	// +kubebuilder:validation:Enum=all;listening
-	// +optional
 	InboundPorts string `json:"inboundPorts,omitempty"`
 	// ExcludeInboundPorts are not redirected: the proxy's own ports that others call, such as health and metrics.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:Minimum=1
 	// +kubebuilder:validation:items:Maximum=65535
 	// +listType=set
-	// +optional
 	ExcludeInboundPorts []int32 `json:"excludeInboundPorts,omitempty"`
 }

@@ -18,26 +18,21 @@ type SecretSource struct {
 	Name string `json:"name"`
 
 	// Secret has a file for each key of a Secret in the agent's namespace.
-	// +optional
 	Secret *SecretKeys `json:"secret,omitempty"`
 
 	// ConfigMap has a file for each key of a ConfigMap in the pod's namespace, such as a certificate of the mesh.
-	// +optional
 	ConfigMap *ConfigMapKeys `json:"configMap,omitempty"`
 
 	// ServiceAccountToken has a token of the pod's ServiceAccount in the file token. The chart's value sidecars.tokenAudiences has to allow
 	// its audience.
-	// +optional
 	ServiceAccountToken *ServiceAccountToken `json:"serviceAccountToken,omitempty"`
 
 	// WorkloadAPI has the sockets of a SPIFFE Workload API on the node.
-	// +optional
 	WorkloadAPI *WorkloadAPI `json:"workloadAPI,omitempty"`
 
 	// UpgradeOnRotation has a new proxy take over when the files change, as after a change of the profile: for proxies that read their files
 	// only when they start, such as HAProxy. Others see the new files at once, by the link ..data, which is replaced in one step. A proxy asks the
 	// workloadAPI itself, which has none.
-	// +optional
 	UpgradeOnRotation bool `json:"upgradeOnRotation,omitempty"`
 }
 
@@ -50,7 +45,6 @@ type SecretKeys struct {
 	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9_-][A-Za-z0-9._-]*$`
 	// +kubebuilder:validation:items:MaxLength=253
 	// +listType=set
-	// +optional
 	Keys []string `json:"keys,omitempty"`
 }
 
@@ -65,7 +59,6 @@ type ServiceAccountToken struct {
 	// +kubebuilder:validation:Minimum=600
 	// +kubebuilder:validation:Maximum=86400
 	// +kubebuilder:default=3600
-	// +optional
 	ExpirationSeconds int64 `json:"expirationSeconds,omitempty"`
 }
 

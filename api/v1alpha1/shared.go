@@ -23,7 +23,6 @@ type Shared struct {
 	// ReloadSignal is sent to the first process of the proxy's container once /etc/sidecar/current has changed. Without it the proxy sees
 	// the change itself.
 	// +kubebuilder:validation:Enum=HUP;USR1;USR2
-	// +optional
 	ReloadSignal string `json:"reloadSignal,omitempty"`
 
 	// RunAsGroup is the proxy's group ID, which no container of the pods may have. The chart's value sidecars.shared has to have the same: pods do
@@ -31,6 +30,5 @@ type Shared struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2147483647
 	// +kubebuilder:default=1337
-	// +optional
 	RunAsGroup int64 `json:"runAsGroup,omitempty"`
 }

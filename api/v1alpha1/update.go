@@ -7,7 +7,6 @@ type Update struct {
 	// No default here, nor in IstioUpdate: it would be stored, and the next one who applies another way would have two.
 
 	// Handover is how a new proxy takes over from a running one, which finishes its connections. Without it there is none.
-	// +optional
 	Handover *Handover `json:"handover,omitempty"`
 }
 
@@ -17,20 +16,16 @@ type Update struct {
 // +kubebuilder:validation:MaxProperties=1
 type Handover struct {
 	// None stops the old proxy first: connections are lost.
-	// +optional
 	None *NoHandover `json:"none,omitempty"`
 
 	// HAProxy passes the listeners through an admin socket, which the template opens at .HandoverSocket.
-	// +optional
 	HAProxy *HAProxyHandover `json:"haproxy,omitempty"`
 
 	// ReusePort is for proxies that listen with SO_REUSEPORT: both serve until the new one is ready, and then the old one gets a signal. Probes
 	// ask a proxy of slot 1 (.Slot in the templates) at the port after theirs. Those of a socket need {epoch} in its name.
-	// +optional
 	ReusePort *ReusePort `json:"reusePort,omitempty"`
 
 	// EnvoyHotRestart is Envoy's own way. Its admin interface has to be the unix socket .AdminSocket.
-	// +optional
 	EnvoyHotRestart *EnvoyHotRestart `json:"envoyHotRestart,omitempty"`
 }
 
@@ -53,7 +48,6 @@ type EnvoyHotRestart struct {
 	// cannot take over: Keep (the old one stays, and the ManagedProxy says why), or Replace (it is stopped first, connections are lost).
 	// +kubebuilder:validation:Enum=Keep;Replace
 	// +kubebuilder:default=Keep
-	// +optional
 	OnIncompatibleVersion string `json:"onIncompatibleVersion,omitempty"`
 }
 
@@ -65,7 +59,6 @@ type IstioUpdate struct {
 	Rollout `json:",inline"`
 
 	// Handover is how a new proxy takes over from a running one, which finishes its connections. Without it that is reusePort.
-	// +optional
 	Handover *IstioHandover `json:"handover,omitempty"`
 }
 
@@ -75,11 +68,9 @@ type IstioUpdate struct {
 // +kubebuilder:validation:MaxProperties=1
 type IstioHandover struct {
 	// None stops the old proxy first: connections are lost.
-	// +optional
 	None *NoHandover `json:"none,omitempty"`
 
 	// ReusePort has both serve until the new one is ready, and the old one end then, by TERM.
-	// +optional
 	ReusePort *IstioReusePort `json:"reusePort,omitempty"`
 }
 
@@ -93,35 +84,28 @@ type Rollout struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400
 	// +kubebuilder:default=45
-	// +optional
 	DrainSeconds int32 `json:"drainSeconds,omitempty"`
 	// MaxParallel is how many proxies of a node are upgraded at the same time.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	// +kubebuilder:default=2
-	// +optional
 	MaxParallel int32 `json:"maxParallel,omitempty"`
 	// PauseOnFailure stops the upgrades of a node once new proxies of this version have failed there in three pods, or in all pods if there
 	// are fewer, with no success between. The pods whose proxies failed are tried again; a success ends the pause.
 	// +kubebuilder:default=true
-	// +optional
 	PauseOnFailure *bool `json:"pauseOnFailure,omitempty"`
 	// MaxNodes is on how many nodes at the same time not all proxies are of a new version yet: the other nodes keep the version that was ready
 	// there last. While upgrades are paused after failures on one of these nodes, no other node begins. Without it all nodes begin at once.
 	// +kubebuilder:validation:Minimum=1
-	// +optional
 	MaxNodes int32 `json:"maxNodes,omitempty"`
 	// Partition is how many of the profile's nodes do not begin with a new version: they keep the last version, for the others to try the new
 	// version first. Lower it to go on, at last to 0.
 	// +kubebuilder:validation:Minimum=0
-	// +optional
 	Partition int32 `json:"partition,omitempty"`
 	// PartitionPercent is the same as a share of the nodes, rounded up. The greater of both counts.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
-	// +optional
 	PartitionPercent int32 `json:"partitionPercent,omitempty"`
 	// Paused has no further node begin with a new version. Nodes that maxNodes has let begin go on; without maxNodes none does.
-	// +optional
 	Paused bool `json:"paused,omitempty"`
 }

@@ -103,7 +103,7 @@ func TestExplainProxy_wrongSetting_isInvalid(t *testing.T) {
 	all := meshWorkload + "---" + meshProfile + "---" + meshConfigMap + "---" + meshValues
 	for setting, want := range map[string]string{
 		`"statusPort: ["`: `ProxyProfile "mesh": annotation proxy.istio.io/config is no ProxyConfig in YAML`,
-		`'{proxyMetadata: {ISTIO_META_DNS_CAPTURE: "true"}}'`: "choose a profile with handover none",
+		`'{proxyMetadata: {ISTIO_META_DNS_CAPTURE: "true"}}'`: "choose a profile with update.handover.none",
 	} {
 		code, all, _ := answers(t, strings.Replace(all, `userVolume: "[]"`, `userVolume: "[]", proxy.istio.io/config: `+setting, 1))
 		if code != cmdline.ExitError || len(all) != 1 || !strings.Contains(all[0].Error, want) {

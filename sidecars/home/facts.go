@@ -53,4 +53,4 @@ func (e Epoch) WriteFacts(f Facts) error {
 	return nil
 }
 
-func factsFile(e Epoch) string { return e.path("facts") + grantSuffix }
+func factsFile(e Epoch) string { return e.path("facts") + jsonSuffix }

@@ -6,6 +6,7 @@
 //	mounts.go       what a proxy sees of the directory
 //	istio.go        what only Istio's proxy has
 //	facts.go        what was decided when a proxy was made
+//	pod.go          the pod as it was then
 //	envoy.go        the memory that Envoys share
 //	notes.go        facts about proxies
 //	lock.go         which agent works

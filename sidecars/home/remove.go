@@ -105,7 +105,7 @@ func (h Home) Prune(there []sidecar.Container) error {
 	}
 	for _, e := range entries {
 		kind, number, _ := strings.Cut(e.Name(), "-")
-		epoch, errNumber := strconv.ParseUint(strings.TrimSuffix(number, grantSuffix), 10, 32)
+		epoch, errNumber := strconv.ParseUint(strings.TrimSuffix(number, jsonSuffix), 10, 32)
 		if !slices.Contains([]string{"files", "secrets", "istio", "facts"}, kind) || errNumber != nil ||
 			slices.ContainsFunc(there, func(c sidecar.Container) bool { return uint64(c.Epoch) == epoch }) {
 			continue

@@ -25,7 +25,7 @@ const (
 	dataLink      = "..data"
 	nextLink      = "..next"
 	versionPrefix = "..v"
-	grantSuffix   = ".json"
+	jsonSuffix    = ".json"
 )
 
 // grant is what an epoch's proxy gets as secrets, without the secrets. It is kept in the home, for agents that start later, and because the
@@ -43,7 +43,7 @@ type grantedSource struct {
 	RenewAt   time.Time
 }
 
-func grantFile(secrets string) string { return secrets + grantSuffix }
+func grantFile(secrets string) string { return secrets + jsonSuffix }
 
 // readGrant returns what the proxy with a directory of secrets gets, which may be nothing.
 func readGrant(secrets string) (g grant, err error) {

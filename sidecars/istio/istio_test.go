@@ -139,8 +139,8 @@ func TestProxy_DNSCapture_runsAlone(t *testing.T) {
 		want       string
 	}{
 		"none":                    {},
-		"on":                      {annotation: `proxyMetadata: {ISTIO_META_DNS_CAPTURE: "true"}`, want: "handover reuse-port: ISTIO_META_DNS_CAPTURE is true, and the DNS server's address localhost:15053 cannot be opened twice"},
-		"another address":         {annotation: `proxyMetadata: {ISTIO_META_ENABLE_DNS_SERVER: "1", DNS_PROXY_ADDR: "localhost:53"}`, want: "handover reuse-port: ISTIO_META_ENABLE_DNS_SERVER is 1, and the DNS server's address localhost:53 cannot be opened twice"},
+		"on":                      {annotation: `proxyMetadata: {ISTIO_META_DNS_CAPTURE: "true"}`, want: "update.handover.reusePort: ISTIO_META_DNS_CAPTURE is true, and the DNS server's address localhost:15053 cannot be opened twice"},
+		"another address":         {annotation: `proxyMetadata: {ISTIO_META_ENABLE_DNS_SERVER: "1", DNS_PROXY_ADDR: "localhost:53"}`, want: "update.handover.reusePort: ISTIO_META_ENABLE_DNS_SERVER is 1, and the DNS server's address localhost:53 cannot be opened twice"},
 		"the profile switches it": {annotation: `proxyMetadata: {ISTIO_META_DNS_CAPTURE: "true"}`, env: []Variable{{"ISTIO_META_DNS_CAPTURE", "false"}}},
 	}
 	for name, tc := range cases {

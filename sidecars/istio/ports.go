@@ -110,7 +110,7 @@ func checkAlone(env environment) error {
 	for _, name := range []string{"ISTIO_META_DNS_CAPTURE", "ISTIO_META_ENABLE_DNS_SERVER"} {
 		if on, err := strconv.ParseBool(env.get(name)); err == nil && on {
 			address := cmp.Or(env.get("DNS_PROXY_ADDR"), "localhost:15053")
-			return fmt.Errorf("handover reuse-port: %s is %s, and the DNS server's address %s cannot be opened twice; choose a profile with handover none", name, env.get(name), address)
+			return fmt.Errorf("update.handover.reusePort: %s is %s, and the DNS server's address %s cannot be opened twice; choose a profile with update.handover.none", name, env.get(name), address)
 		}
 	}
 	return nil

@@ -22,8 +22,8 @@ type sidecarCluster struct {
 	routes   *routes
 }
 
-// Pod returns a pod as the API server has it: the cache leaves out most labels and annotations.
-func (c sidecarCluster) Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+// CurrentPod returns a pod as the API server has it: the cache leaves out most labels and annotations.
+func (c sidecarCluster) CurrentPod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
 	return c.pods.Current(ctx, s)
 }
 
@@ -62,7 +62,7 @@ func (c sidecarCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.
 	if err != nil { // the pod's report says what is wrong with its annotation; its proxy stays
 		name = ""
 	}
-	has, found, refusal, err := c.has(ctx, s, name, pod, ns)
+	has, found, refusal, err := c.profileOf(ctx, s, name, pod, ns)
 	if has == "" {
 		return out, err
 	}
@@ -88,9 +88,9 @@ func (c sidecarCluster) isLater(s podnet.Sandbox, found readProfile, pod *corev1
 	})
 }
 
-// has returns the profile whose proxy a pod has that has chosen the one named, and why it cannot have a proxy of it. A pod that has chosen none keeps
-// the proxy to which its rules lead, until it opts out itself.
-func (c sidecarCluster) has(ctx context.Context, s podnet.Sandbox, name string, pod *corev1.Pod, ns *corev1.Namespace) (has string, found readProfile, refusal string, err error) {
+// profileOf returns the profile of a pod's proxy, and why the pod cannot have a proxy of it. name is the pod's choice. It counts unless the rules lead to
+// a proxy of another profile, which the pod keeps. Without a choice the pod keeps the proxy to which its rules lead, until it opts out itself.
+func (c sidecarCluster) profileOf(ctx context.Context, s podnet.Sandbox, name string, pod *corev1.Pod, ns *corev1.Namespace) (of string, found readProfile, refusal string, err error) {
 	if name == "" {
 		name = c.routes.last(s.UID).Profile
 	}

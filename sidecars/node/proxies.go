@@ -82,7 +82,7 @@ type sharedProxies interface {
 
 // Managed returns what the rules need to know of a pod's proxy, nil if it has none.
 func (p *Proxies) Managed(ctx context.Context, s podnet.Sandbox, name string, pod *corev1.Pod, ns *corev1.Namespace) *intent.ManagedProxy {
-	has, found, refusal, err := p.cluster.has(ctx, s, name, pod, ns)
+	has, found, refusal, err := p.cluster.profileOf(ctx, s, name, pod, ns)
 	switch {
 	case err != nil:
 		refusal = err.Error()

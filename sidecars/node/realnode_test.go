@@ -81,7 +81,7 @@ func (n *realNode) Ensure(_ context.Context, p *profile.Version) error {
 	return nil
 }
 
-func (n *realNode) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+func (n *realNode) CurrentPod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, UID: types.UID(s.UID)}}, nil
 }
 

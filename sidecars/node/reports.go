@@ -169,7 +169,7 @@ func (r *sidecarReports) Start(ctx context.Context) error {
 	}
 }
 
-// work passes on whether the proxy is ready, which must not wait for the API server, and then writes the ManagedProxy.
+// work sets the label of Istio's proxies, which may take writeLimit, passes on whether the proxy is ready, and then writes the ManagedProxy.
 func (r *sidecarReports) work(ctx context.Context, uid string) error {
 	ctx, cancel := context.WithTimeout(ctx, writeLimit)
 	defer cancel()

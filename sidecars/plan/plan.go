@@ -87,8 +87,8 @@ type Decision struct {
 	Actions []Action
 	// Serving is the ID of the proxy that takes the pod's connections, or "".
 	Serving string
-	// Ask are the IDs of the proxies whose readiness decides what is done next.
-	Ask []string
+	// Awaited are the IDs of new proxies that are not ready yet.
+	Awaited []string
 	// Again is when to decide again if nothing happens before; zero is never.
 	Again time.Time
 }
@@ -206,7 +206,7 @@ func newestReady(live []Proxy) int {
 	return -1
 }
 
-// await asks whether a new proxy is ready, until its time is over or a version that can be started instead is known.
+// await leaves a new proxy its time to become ready, unless a version that can be started instead is known.
 func (d *Decision) await(p Proxy, want Desired, now time.Time) {
 	end, why := p.Since.Add(want.StartLimit), ""
 	switch {
@@ -217,7 +217,7 @@ func (d *Decision) await(p Proxy, want Desired, now time.Time) {
 	case p.Asked && want.Wanted && want.Upgrade && p.Hash != want.Hash:
 		why = "it was not ready yet, and a new version replaces it"
 	default:
-		d.Ask = append(d.Ask, p.ID)
+		d.Awaited = append(d.Awaited, p.ID)
 		d.AgainAt(end)
 		return
 	}

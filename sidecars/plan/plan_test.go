@@ -81,19 +81,19 @@ func starts() map[string]decideCase {
 		"a pod without a proxy has none": {Desired{}, nil, Decision{}},
 		"one runs as it should":          {wants(), []Proxy{running(3)}, Decision{Serving: "d"}},
 		"one runs and has not been asked": {
-			wants(), []Proxy{running(0, unknown)}, Decision{Ask: []string{"a"}, Again: now().Add(10 * time.Second)},
+			wants(), []Proxy{running(0, unknown)}, Decision{Awaited: []string{"a"}, Again: now().Add(10 * time.Second)},
 		},
 		"an agent that starts does not end a proxy of an older version before it has asked": {
-			wants(to("v2")), []Proxy{running(0, unknown)}, Decision{Ask: []string{"a"}, Again: now().Add(10 * time.Second)},
+			wants(to("v2")), []Proxy{running(0, unknown)}, Decision{Awaited: []string{"a"}, Again: now().Add(10 * time.Second)},
 		},
 		"an agent that starts does not end a proxy that it has not asked, however old it is": {
-			wants(), []Proxy{running(0, unknown, unready(time.Minute))}, Decision{Ask: []string{"a"}, Again: ago(50 * time.Second)},
+			wants(), []Proxy{running(0, unknown, unready(time.Minute))}, Decision{Awaited: []string{"a"}, Again: ago(50 * time.Second)},
 		},
 		"one has ended, and later ones were removed": {
 			wants(func(d *Desired) { d.Epoch = 7 }), []Proxy{running(2, state(sidecar.Exited))}, Decision{Actions: []Action{start(7, ""), remove(2)}},
 		},
 		"one starts": {
-			wants(), []Proxy{running(0, unready(4*time.Second))}, Decision{Ask: []string{"a"}, Again: now().Add(6 * time.Second)},
+			wants(), []Proxy{running(0, unready(4*time.Second))}, Decision{Awaited: []string{"a"}, Again: now().Add(6 * time.Second)},
 		},
 		"one has hung at its start": {wants(), []Proxy{running(0, unready(10*time.Second))}, Decision{Actions: []Action{stop(0, slow)}}},
 		"one hangs at its start, and the profile was mended": {
@@ -125,7 +125,7 @@ func hangs() map[string]decideCase {
 			Decision{Actions: []Action{stop(1, "it hangs")}, Serving: "b", Again: now().Add(44 * time.Second)},
 		},
 		"one hangs, and its successor starts": {
-			wants(), []Proxy{running(0, hung), running(1, unready(time.Second))}, Decision{Serving: "a", Ask: []string{"b"}, Again: now().Add(9 * time.Second)},
+			wants(), []Proxy{running(0, hung), running(1, unready(time.Second))}, Decision{Serving: "a", Awaited: []string{"b"}, Again: now().Add(9 * time.Second)},
 		},
 		"one hangs, and its successor is ready": {
 			wants(), []Proxy{running(0, hung), running(1)}, Decision{Actions: []Action{stop(0, "it hung, and another proxy has taken over")}, Serving: "b"},
@@ -159,12 +159,12 @@ func upgrades() map[string]decideCase {
 		"the profile has changed, it is not this pod's turn, and a proxy of an older version starts": {
 			wants(to("v3"), func(d *Desired) { d.Upgrade = false }),
 			[]Proxy{running(0), running(1, v2, unready(2*time.Second))},
-			Decision{Serving: "a", Ask: []string{"b"}, Again: now().Add(8 * time.Second)},
+			Decision{Serving: "a", Awaited: []string{"b"}, Again: now().Add(8 * time.Second)},
 		},
 		"the new one starts": {
 			wants(to("v2")),
 			[]Proxy{running(0), running(1, v2, unready(2*time.Second))},
-			Decision{Serving: "a", Ask: []string{"b"}, Again: now().Add(8 * time.Second)},
+			Decision{Serving: "a", Awaited: []string{"b"}, Again: now().Add(8 * time.Second)},
 		},
 		"the new one is ready": {
 			wants(to("v2")), []Proxy{running(0), running(1, v2)}, Decision{Actions: []Action{drain(0)}, Serving: "b"},
@@ -201,12 +201,12 @@ func ends() map[string]decideCase {
 		"an old one drains, and a new one starts that will be looked at earlier": {
 			wants(to("v2")),
 			[]Proxy{running(0, draining(5*time.Second)), running(1), running(2, v2, unready(2*time.Second))},
-			Decision{Serving: "b", Ask: []string{"c"}, Again: now().Add(8 * time.Second)},
+			Decision{Serving: "b", Awaited: []string{"c"}, Again: now().Add(8 * time.Second)},
 		},
 		"a new one starts, and the pod no longer wants one": {
 			wants(to("v2"), func(d *Desired) { d.Wanted, d.Keep = false, true }),
 			[]Proxy{running(0, unready(time.Second))},
-			Decision{Ask: []string{"a"}, Again: now().Add(9 * time.Second)},
+			Decision{Awaited: []string{"a"}, Again: now().Add(9 * time.Second)},
 		},
 		"the old one does not come to an end": {
 			wants(), []Proxy{running(0, draining(45*time.Second)), running(1)}, Decision{Actions: []Action{stop(0, late)}, Serving: "b"},
@@ -222,7 +222,7 @@ func ends() map[string]decideCase {
 		"three run and the one in the middle is ready": {
 			wants(),
 			[]Proxy{running(0, unready(time.Minute)), running(1), running(2, unready(time.Second))},
-			Decision{Actions: []Action{drain(0)}, Serving: "b", Ask: []string{"c"}, Again: now().Add(9 * time.Second)},
+			Decision{Actions: []Action{drain(0)}, Serving: "b", Awaited: []string{"c"}, Again: now().Add(9 * time.Second)},
 		},
 		"the pod no longer has a proxy": {
 			Desired{},

@@ -17,9 +17,9 @@ const maxFileBytes = 1 << 20
 type Data struct {
 	Pod     PodData
 	Network NetworkData
-	// Epoch is the proxy's, and Slot its slot: proxies with handover reuse-port that run at once have different ones. HandoverSocket is the
+	// Epoch is the proxy's, and Slot its slot: proxies that stand side by side (reusePort) have different ones. HandoverSocket is the
 	// path at which a proxy with handover haproxy opens its admin socket. AdminSocket is for an admin interface of the epoch's own, which
-	// handover envoy-hot-restart wants there.
+	// the handover envoyHotRestart wants there.
 	Epoch, Slot                 uint32
 	HandoverSocket, AdminSocket string
 }

@@ -100,7 +100,8 @@ func (s Spec) Hash() string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// copyRest copies the fields on which no running proxy of a pod depends.
+// copyRest copies the fields of which a change needs no new proxy. A new field of Spec that is not among them changes every hash unless its zero value is left
+// out of the JSON.
 func copyRest(to, from *Spec) {
 	to.Shared = from.Shared // does not change
 	to.NamespaceSelector, to.ImagePullSecrets = from.NamespaceSelector, from.ImagePullSecrets
@@ -185,7 +186,7 @@ const (
 // RestartOnFailure is the restart policy under which a proxy that ends with code 0 is not started again.
 const RestartOnFailure = "OnFailure"
 
-// Slots is how many proxies with handover reuse-port may run at once. What they cannot share they have by slot: the epoch modulo Slots.
+// Slots is how many proxies may stand side by side (reusePort). What they cannot share they have by slot: the epoch modulo Slots.
 const Slots = 2
 
 // Readiness returns where and how the proxy of an epoch is asked whether it is ready. Istio's is asked at a port that was computed.

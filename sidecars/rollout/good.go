@@ -46,9 +46,9 @@ type goodVersion struct {
 	earlier        []*profile.Version
 }
 
-// Before returns the last good version, or nil if that is the present one or is not known, and the good ones before that. fails reports
-// whether the present one has been tried.
-func (g *Good) Before(p *profile.Version) (good *profile.Version, earlier []*profile.Version, fails bool) {
+// Before returns the last good version, or nil if that is the present one or is not known, and the good ones before that.
+// presentFailed reports whether the present one has failed in the place of the good one.
+func (g *Good) Before(p *profile.Version) (good *profile.Version, earlier []*profile.Version, presentFailed bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	known := g.of(p.Name)

@@ -14,9 +14,9 @@ import (
 	"istio-pod-network-controller/sidecars/profile"
 )
 
-// pauseAfter is how many pods have to fail in a row before the upgrades pause: one pod alone may fail for a reason of its own. On a node with fewer
+// failuresUntilPause is how many pods have to fail in a row before the upgrades pause: one pod alone may fail for a reason of its own. On a node with fewer
 // pods it is all of them.
-const pauseAfter = 3
+const failuresUntilPause = 3
 
 // Queue bounds how a change of a profile reaches the proxies of the node:
 //
@@ -114,7 +114,7 @@ func (r *Queue) Take(p *profile.Version, key podnet.Key, want UpgradeSlot) bool 
 }
 
 // Failed notes that a proxy of a version has not become ready, or has ended: this ends the sandbox's slot, if it has one, which is returned. The end
-// of an old proxy says nothing of its upgrade. next are the sandboxes to look at, as in done.
+// of an old proxy says nothing of its upgrade. next are the sandboxes to look at, as in Done.
 func (r *Queue) Failed(p *profile.Version, key podnet.Key, hash string) (next []podnet.Key, was UpgradeSlot) {
 	if p == nil {
 		return nil, ""
@@ -172,14 +172,14 @@ func (r *rollout) allows(key podnet.Key, want UpgradeSlot) bool {
 }
 
 func (r *rollout) paused() bool {
-	return r.pauses && len(r.failed) > 0 && len(r.failed) >= min(pauseAfter, len(r.pods))
+	return r.pauses && len(r.failed) > 0 && len(r.failed) >= min(failuresUntilPause, len(r.pods))
 }
 
 func (r *rollout) forget(key podnet.Key) {
 	r.waiting = slices.DeleteFunc(r.waiting, func(w waiter) bool { return w.key == key })
 }
 
-// Leave forgets a sandbox. next are the sandboxes to look at, as in done.
+// Leave forgets a sandbox. next are the sandboxes to look at, as in Done.
 func (r *Queue) Leave(key podnet.Key) (next []podnet.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,6 +10,12 @@ import (
 	"istio-pod-network-controller/sidecars/profile"
 )
 
+// fakeProfile is a ProxyProfile.
+type fakeProfile struct {
+	Name string
+	Spec profile.Spec
+}
+
 func TestJudge_eachFact_decides(t *testing.T) {
 	edge := &profile.Version{Name: "edge", Spec: profile.Spec{Shared: &profile.Reload{}}}
 	chosen := sidecars.Choice{Name: "edge", Profile: edge}

@@ -24,12 +24,6 @@ import (
 	"istio-pod-network-controller/sidecars/rollout"
 )
 
-// fakeProfile is a ProxyProfile.
-type fakeProfile struct {
-	Name string
-	Spec profile.Spec
-}
-
 // fakeNode is a node with pods, an API server, and a proxy that reads its files and answers on a real socket.
 type fakeNode struct {
 	t    *testing.T
@@ -195,7 +189,7 @@ func (n *fakeNode) Choice(_ context.Context, s podnet.Sandbox) (sidecars.Choice,
 	return out, nil
 }
 
-func (n *fakeNode) Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+func (n *fakeNode) CurrentPod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
 	if err := n.first(ctx, &n.reading); err != nil {
 		return nil, err
 	}

@@ -151,7 +151,7 @@ func readMember(ctx context.Context, cluster sidecars.Cluster, names namespaces,
 		return member{}, fmt.Errorf("find the pod's network namespace: %w", err)
 	}
 	delete(names.lost, s.Key())
-	pod, err := cluster.Pod(ctx, s)
+	pod, err := cluster.CurrentPod(ctx, s)
 	if err != nil {
 		return member{}, fmt.Errorf("read pod: %w", err)
 	}

@@ -24,8 +24,10 @@ func notInValues() map[string]string {
 // notByDefault are the flags that the chart leaves out, with their defaults, unless sidecars are on. It never sets the
 // directories, which it mounts.
 func notByDefault() map[string]string {
-	return map[string]string{"sidecars": "", "sidecars-required": "", "sidecar-root": sidecarRoot,
-		"shared-root": sharedRoot, "sidecar-secrets": sidecarSecrets, "sidecar-profiles": sidecarProfiles, "sidecar-token-audiences": ""}
+	return map[string]string{
+		"sidecars": "", "sidecars-required": "", "sidecar-root": sidecarRoot,
+		"shared-root": sharedRoot, "sidecar-secrets": sidecarSecrets, "sidecar-profiles": sidecarProfiles, "sidecar-token-audiences": "",
+	}
 }
 
 // The flags of `run` and the chart's arguments are the same set, and an untouched values.yaml says what an untouched flag says.

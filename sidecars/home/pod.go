@@ -1,0 +1,38 @@
+package home
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// KeepPod keeps a pod as the proxy has it that is about to be made, for a successor that starts while the API server is away. The environment of the
+// pod's containers is left out.
+func KeepPod(h Home, pod *corev1.Pod) error {
+	kept := pod.DeepCopy()
+	kept.ManagedFields = nil
+	for _, containers := range [][]corev1.Container{kept.Spec.InitContainers, kept.Spec.Containers} {
+		for i := range containers {
+			containers[i].Env = nil
+		}
+	}
+	if err := ReplaceFile(podFile(h), kept); err != nil {
+		return fmt.Errorf("note the pod: %w", err)
+	}
+	return nil
+}
+
+// KeptPod returns the pod as the sandbox's last proxy had it, nil if that is not known.
+func KeptPod(h Home) *corev1.Pod {
+	pod := &corev1.Pod{}
+	text, err := os.ReadFile(podFile(h))
+	if err != nil || json.Unmarshal(text, pod) != nil {
+		return nil
+	}
+	return pod
+}
+
+func podFile(h Home) string { return filepath.Join(h.Path, "pod.json") }
