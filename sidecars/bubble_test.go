@@ -3,6 +3,7 @@ package sidecars
 import (
 	"context"
 	"path/filepath"
+	goruntime "runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,4 +57,38 @@ func startAgent(t *testing.T, n *fakeNode, root string) (m *Manager, stop func()
 func after(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
+}
+
+// call counts a call of the agent that changes something. A dead agent makes none. n.mu is held.
+func (n *fakeNode) call(name string) error {
+	n.calls++
+	if n.killAfter > 0 && n.calls > n.killAfter {
+		n.killed()
+		n.mu.Unlock()
+		defer n.mu.Lock() // for the caller's own defer
+		n.die()
+	}
+	if edit := n.during[name]; edit != nil {
+		delete(n.during, name)
+		edit()
+	}
+	return n.failures[name]
+}
+
+// survive is where an agent is killed that has just made its last call.
+func (n *fakeNode) survive() {
+	n.mu.Lock()
+	dead := n.killAfter > 0 && n.calls >= n.killAfter && !n.late
+	if dead {
+		n.killed()
+	}
+	n.mu.Unlock()
+	if dead {
+		n.die()
+	}
+}
+
+func (n *fakeNode) die() {
+	<-n.buried
+	goruntime.Goexit()
 }

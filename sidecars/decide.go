@@ -37,7 +37,7 @@ func desired(o observed, mem memory, p *profile.Version, upgrade bool, now time.
 		return plan.Desired{Keep: !o.choice.OptedOut, MaxRunning: 1, HotRestart: hotRestart, StartLimit: time.Hour, DrainLimit: time.Hour}
 	}
 	out := plan.Desired{
-		Wanted: !hasDone(o) && !o.choice.Finished && !o.notes.Finished(now) && (upgrade || !isFirstOfPod(o)), Keep: true,
+		Wanted: !hasDone(o) && !o.choice.Finished && !o.notes.Finished(now) && (upgrade || !waitsForFirstProxy(o)), Keep: true,
 		Hash: p.Hash, MaxRunning: p.MaxRunning(), HotRestart: hotRestart, Upgrade: upgrade || !needsSlot(o),
 		StartLimit: time.Duration(p.Spec.Readiness.StartSeconds) * time.Second, DrainLimit: p.DrainLimit(), Epoch: mem.epoch, RetryAt: mem.failures.retryAt(),
 	}
@@ -50,7 +50,7 @@ func desired(o observed, mem memory, p *profile.Version, upgrade bool, now time.
 	return out
 }
 
-// cannotHandOver reports whether there is a proxy that hangs, and a successor has failed since.
+// cannotHandOver reports whether there is a proxy that hangs, and a successor has failed since: HAProxy and Envoy take over by an answer of the old one.
 func cannotHandOver(o observed, f failures) bool {
 	return slices.ContainsFunc(o.containers, func(c sidecar.Container) bool {
 		hung := o.proxies[c.ID].probes.HungAt

@@ -27,6 +27,9 @@ func (n *fakeNode) Lead(s podnet.Sandbox, to intent.ManagedProxy, serves bool) (
 	}
 	if !equal(r.want, to) {
 		r.want = to
+		if n.stuck[s.UID] {
+			return false
+		}
 		if n.slow == 0 {
 			r.now = to
 		} else {

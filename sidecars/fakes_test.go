@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	goruntime "runtime"
 	"slices"
 	"sync"
 	"time"
@@ -60,9 +59,10 @@ type fakeNode struct {
 	rules    map[podnet.Key]*fakeRules
 	slow     time.Duration // how long it takes to apply rules
 	earlier  []profile.Spec
-	manager  *Manager // the last agent's
-	later    bool     // the pods ran when they chose the profile
-	apiHangs bool     // the API server does not answer
+	manager  *Manager        // the last agent's
+	later    bool            // the pods ran when they chose the profile
+	apiHangs bool            // the API server does not answer
+	stuck    map[string]bool // pods whose rules stay as they are
 }
 
 // fakeProxy is a container with a proxy. It is ready readyAfter its start; a negative time is never.
@@ -91,40 +91,6 @@ func newNode() *fakeNode {
 	return n
 }
 
-// call counts a call of the agent that changes something. A dead agent makes none. n.mu is held.
-func (n *fakeNode) call(name string) error {
-	n.calls++
-	if n.killAfter > 0 && n.calls > n.killAfter {
-		n.killed()
-		n.mu.Unlock()
-		defer n.mu.Lock() // for the caller's own defer
-		n.die()
-	}
-	if edit := n.during[name]; edit != nil {
-		delete(n.during, name)
-		edit()
-	}
-	return n.failures[name]
-}
-
-// survive is where an agent is killed that has just made its last call.
-func (n *fakeNode) survive() {
-	n.mu.Lock()
-	dead := n.killAfter > 0 && n.calls >= n.killAfter && !n.late
-	if dead {
-		n.killed()
-	}
-	n.mu.Unlock()
-	if dead {
-		n.die()
-	}
-}
-
-func (n *fakeNode) die() {
-	<-n.buried
-	goruntime.Goexit()
-}
-
 func (n *fakeNode) List(_ context.Context, podUID string) ([]sidecar.Container, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -150,6 +116,9 @@ func (n *fakeNode) Create(_ context.Context, s sidecar.Spec) (string, error) {
 	defer n.mu.Unlock()
 	if err := n.call("create"); err != nil {
 		return "", err
+	}
+	if n.stopped[s.Sandbox] {
+		return "", sidecar.ErrGone
 	}
 	for _, c := range n.containers {
 		if c.PodUID == s.PodUID && c.Epoch == s.Epoch {

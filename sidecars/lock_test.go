@@ -2,6 +2,7 @@ package sidecars
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -149,12 +150,14 @@ func TestStart_createUnderWay_lockIsKept(t *testing.T) {
 // The end of an application is told to both agents. The one that works tells the proxy; the other one does only if it takes over, and nobody has.
 func TestContainerEnded_agentWaits_isRemembered(t *testing.T) {
 	for name, c := range map[string]struct {
-		both bool
-		wait time.Duration
-		want []string
+		both  bool
+		fails bool // the runtime, when the agent that waited takes over
+		wait  time.Duration
+		want  []string
 	}{
 		"the agent that works was told, too":           {both: true, want: []string{"c001 SIGUSR1", "c001 SIGKILL"}},
 		"only the agent that waits was told":           {want: []string{"c001 SIGUSR1", "c001 SIGKILL"}},
+		"and the runtime fails once, when it works":    {fails: true, want: []string{"c001 SIGUSR1", "c001 SIGKILL"}},
 		"it was told long ago, and the sandbox stayed": {wait: 2 * home.FinishedFor},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -183,7 +186,12 @@ func TestContainerEnded_agentWaits_isRemembered(t *testing.T) {
 					t.Errorf("the agent that waits has told %q", s.signals())
 				}
 				see()
+				if c.fails {
+					n.change(func() { n.failures["list"] = errors.New("the runtime restarts") })
+				}
 				stopFirst()
+				after(time.Second)
+				n.change(func() { delete(n.failures, "list") })
 				after(5 * time.Second)
 				s.wantTold(t, first, c.want) // who works no longer tells nobody
 			})

@@ -48,7 +48,8 @@ const (
 
 // Manager keeps one proxy running in each sandbox whose pod has chosen a profile:
 //
-//   - The Programmer follows a sandbox with Follow once its rules are in force: no connection goes past a proxy that does not run yet.
+//   - The Programmer follows a sandbox with Follow once its rules are in force: no connection goes past a proxy that does not run yet. A pod that ran
+//     already when it chose its first proxy (Choice.Later) is followed without rules.
 //   - Each event, and each time that a Decision asks for, puts the sandbox into a queue. The end of a proxy's process is such an event.
 //   - A worker reconciles it: it observes, learns what has changed, decides, has the rules lead to the serving proxy, acts, and reports.
 //   - Proxies are asked outside of the workers. An answer that is news is such an event.
@@ -56,7 +57,7 @@ const (
 //   - A sweep finds leftovers of sandboxes that nobody follows.
 //   - When the agent ends, nothing is ended: proxies run on without it.
 //   - Of two agents of the node only the holder of the lock of Homes.Root works. The other one remembers what it is told, and takes over once
-//     the first one's workers have ended.
+//     the first one's workers have ended. Routes, reports and shared proxies are not the Manager's: both agents keep them.
 type Manager struct {
 	Runtime Runtime
 	Images  Images

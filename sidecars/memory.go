@@ -39,6 +39,8 @@ type memory struct {
 	stale     string    // why a secret is not up to date, or ""
 	unmoved   string    // why an upgrade may lose connections, or ""
 	outdated  string    // why the last proxy was not computed from what its control plane has, or ""
+	// rulesSince is since when actions wait for the rules to lead where they have to; zero: none does.
+	rulesSince time.Time
 }
 
 // listed is the runtime's last list of a pod's proxies. Each reconcile makes a new one, except while the agent only waits for a new proxy to be

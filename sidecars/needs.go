@@ -43,7 +43,7 @@ type Runtime interface {
 
 // Images brings the image of a proxy to the node.
 type Images interface {
-	// Ensure pulls an image unless the node has it.
+	// Ensure returns nil if the node has the image. Otherwise it returns at once: ErrPulling, or why the last pull failed.
 	Ensure(ctx context.Context, p *profile.Version) error
 }
 
@@ -73,7 +73,7 @@ type Choice struct {
 	Held bool
 	// Later reports whether the pod ran already when it chose its first proxy: it has no rules before that is ready, and needs an upgrade slot for it.
 	Later bool
-	// OptedOut reports whether the pod itself refuses a proxy. Otherwise a running proxy stays.
+	// OptedOut reports whether running proxies are to end. Pods' own proxies end once the rules lead elsewhere: the rules go first.
 	OptedOut bool
 	// Restart is "", or the pod's wish for a new proxy: a proxy that was made with another one is replaced.
 	Restart string

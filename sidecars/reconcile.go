@@ -63,6 +63,7 @@ func reconcile(whole context.Context, m *Manager, e *entry, s podnet.Sandbox, in
 	}
 	mem.list.waits = len(d.plan.Actions) == 0 && len(d.plan.Awaited) > 0
 	ready := route(m, o, d)
+	mem = awaitRules(ctx, m, o, mem, len(ready.plan.Actions) < len(d.plan.Actions))
 	o, mem, did, err := act(ctx, m, o, mem, ready)
 
 	mem = report(m, o, mem, d, did.pulling)
@@ -71,7 +72,7 @@ func reconcile(whole context.Context, m *Manager, e *entry, s podnet.Sandbox, in
 		dismiss(m, o.key, false)
 		return mem, 0, nil
 	}
-	return mem, tellAgain(o, nextLook(o, mem, d, did)), err
+	return mem, tellAgain(o, nextLook(o, mem, ready, did)), err
 }
 
 func nextLook(o observed, mem memory, d decision, did outcome) time.Duration {
@@ -93,6 +94,9 @@ func nextLook(o observed, mem memory, d decision, did outcome) time.Duration {
 	}
 	if !d.plan.Again.IsZero() {
 		wait = min(wait, time.Until(d.plan.Again))
+	}
+	if !mem.rulesSince.IsZero() {
+		wait = min(wait, time.Until(mem.rulesSince.Add(rulesLimit)))
 	}
 	return max(wait, probe.StartPoll)
 }

@@ -95,7 +95,7 @@ func TestDrain_proxies_getTheirOwnSignal(t *testing.T) {
 	}
 }
 
-// A proxy that cannot be signalled just now is told to drain later: unreported it would take connections until it is killed.
+// A proxy that cannot be signalled just now is told to drain later: otherwise it would take connections until it is killed.
 func TestDrain_signalFails_isToldLater(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()

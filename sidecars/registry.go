@@ -127,7 +127,7 @@ func (r *registry) update(key podnet.Key, change func(*entry)) {
 	}
 }
 
-// take returns the entry of a key, nil if it is not followed, with its sandbox and what has come since the last reconcile. heard takes that away.
+// take returns the entry of a key, nil if it is not followed, with its sandbox and what has come since the last reconcile, which heard takes away.
 func (r *registry) take(key podnet.Key) (*entry, podnet.Sandbox, inbox) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -137,7 +137,6 @@ func (r *registry) take(key podnet.Key) (*entry, podnet.Sandbox, inbox) {
 	}
 	in := e.inbox
 	in.exits, in.replies = maps.Clone(in.exits), slices.Clone(in.replies)
-	e.inbox.finishedAt = time.Time{}
 	return e, e.sandbox, in
 }
 
@@ -147,6 +146,9 @@ func (r *registry) heard(e *entry, in inbox, choice string) (moved bool) {
 	defer r.mu.Unlock()
 	moved, e.profile = e.profile != choice, choice
 	e.inbox.replies = e.inbox.replies[len(in.replies):]
+	if e.inbox.finishedAt.Equal(in.finishedAt) {
+		e.inbox.finishedAt = time.Time{}
+	}
 	maps.DeleteFunc(e.inbox.exits, func(id string, _ processExit) bool { _, is := in.exits[id]; return is })
 	return moved
 }

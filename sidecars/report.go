@@ -14,7 +14,7 @@ import (
 // endedWell is said of a proxy that is not started again.
 const endedWell = "it has ended with exit code 0, and by its profile's restartPolicy (OnFailure) it is not started again"
 
-// report notes an upgrade that has succeeded, says how the proxy is, and returns what is remembered of both.
+// report gives the slot of an upgrade that has succeeded to the next sandbox, says how the proxy is, and returns what is remembered of both.
 func report(m *Manager, o observed, mem memory, d decision, pulling bool) memory {
 	serving := o.container(d.plan.Serving)
 	if p := o.choice.Profile; p != nil && serving != nil && serving.Hash == d.version.Hash {
@@ -60,7 +60,7 @@ func statusOf(o observed, mem memory, d plan.Decision, pulling bool) Status {
 		out.Message = "it does not answer: " + serving.Readiness.Why
 	case mem.stale != "":
 		out.Message = printable.Joined(why, mem.stale)
-	case why == "" && isFirstOfPod(o) && len(o.containers)+len(d.Actions) == 0:
+	case why == "" && waitsForFirstProxy(o) && len(o.containers)+len(d.Actions) == 0:
 		out.Message = "its first proxy waits for those of other pods (update.maxParallel), or for the end of a pause of the profile; the pod runs as before meanwhile"
 	case why == "" && waitsForDrain(o, mem.upgrades, d):
 		out.Message = "its upgrade waits until an older proxy has finished its connections, or drainSeconds are over"
@@ -107,7 +107,7 @@ func stateOf(o observed, d plan.Decision, failed, pulling bool) v1alpha1.State {
 		return v1alpha1.Refused
 	case pulling:
 		return v1alpha1.Pulling
-	case len(d.Awaited) > 0 || (starts || isFirstOfPod(o)) && !failed:
+	case len(d.Awaited) > 0 || (starts || waitsForFirstProxy(o)) && !failed:
 		return v1alpha1.Starting
 	}
 	return v1alpha1.Failed

@@ -2,7 +2,9 @@ package sidecars
 
 import (
 	"cmp"
+	"context"
 	"slices"
+	"time"
 
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/sidecar"
@@ -16,6 +18,24 @@ func route(m *Manager, o observed, d decision) decision {
 		d.plan.Actions = slices.DeleteFunc(slices.Clone(d.plan.Actions), func(a plan.Action) bool { return needsRules(o, a) })
 	}
 	return d
+}
+
+// rulesLimit is how long the rules may take until they lead where they have to.
+const rulesLimit = 10 * time.Second
+
+// awaitRules returns the memory after actions had to wait for the rules, or did not. Rules that do not follow, as those of a pod with a wrong annotation,
+// are a failure of this pod alone: it gives its upgrade slot to the next one.
+func awaitRules(ctx context.Context, m *Manager, o observed, mem memory, waits bool) memory {
+	switch {
+	case !waits:
+		mem.rulesSince = time.Time{}
+	case mem.rulesSince.IsZero():
+		mem.rulesSince = time.Now()
+	case time.Since(mem.rulesSince) >= rulesLimit:
+		mem.rulesSince = time.Now()
+		return failed(ctx, m, o, mem, "", "the pod's rules do not lead to its next proxy: the pod's condition says why", time.Now())
+	}
+	return mem
 }
 
 // routeOf returns what the rules need to know of the sandbox's proxies. They lead to the serving proxy; if none serves, to the proxy that is started next.

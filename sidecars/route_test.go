@@ -3,6 +3,7 @@ package sidecars
 import (
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -43,6 +44,29 @@ func TestRoute_profileMadeAnew_rulesFollowTheProxy(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A pod whose rules do not follow holds up nobody: it is looked at now and then, says why its proxy is the old one, and others have its upgrade slot.
+func TestRoute_rulesStay_othersAreUpgraded(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.profile.Spec.Rollout.MaxParallel = 1
+		m, stop := agent()
+		defer stop()
+		uids := followMany(m, 4)
+		after(10 * time.Second)
+		n.change(func() { n.asks, n.stuck = 0, map[string]bool{uids[0]: true, uids[1]: true} })
+		n.madeAnew(m)
+		after(2 * time.Minute)
+		n.mustServe(t, uids[2:], 1)
+		for _, uid := range uids[:2] {
+			if said := n.mustSay(t, uid, v1alpha1.Upgrading, true); !strings.Contains(said.Message, "the pod's rules do not lead to its next proxy") || said.FailedHash != n.profile.Spec.Hash() {
+				t.Errorf("%s: %+v", uid, said)
+			}
+		}
+		if m.Rollout.Paused("edge") || n.asks > 600 {
+			t.Errorf("paused: %t; the runtime was asked %d times", m.Rollout.Paused("edge"), n.asks)
+		}
+	})
 }
 
 // A profile made anew that does not work has no effect on a pod: its proxy serves, rules lead to it, and a proxy that takes its place is as it was.

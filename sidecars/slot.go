@@ -46,7 +46,7 @@ func takeSlot(ctx context.Context, m *Manager, o observed, mem memory) (has roll
 	if has = m.Rollout.Join(p, o.key, o.choice.Held); has != "" {
 		return has, at
 	}
-	if isFull(o, mem.upgrades) || !needsSlot(o) && !isFirstOfPod(o) && !isFirst(ctx, m.Runtime, o) {
+	if isFull(o, mem.upgrades) || !needsSlot(o) && !waitsForFirstProxy(o) && !isFirstOnNode(ctx, m.Runtime, o) {
 		return "", at
 	}
 	if servesRotated(o) {
@@ -104,14 +104,14 @@ func needsSlot(o observed) bool {
 	return old && !present
 }
 
-// isFirstOfPod reports whether the pod waits for its first proxy, without rules. All pods of a node may choose a profile at once, which may not work.
-func isFirstOfPod(o observed) bool {
+// waitsForFirstProxy reports whether the pod waits for its first proxy, without rules. All pods of a node may choose a profile at once, which may not work.
+func waitsForFirstProxy(o observed) bool {
 	return o.choice.Later && !slices.ContainsFunc(o.containers, o.isReady)
 }
 
-// isFirst reports whether the sandbox tries the present version of the profile although another one is known to work: no pod of the node has
+// isFirstOnNode reports whether the sandbox tries the present version of the profile although another one is known to work: no pod of the node has
 // tried it, and none has a proxy whose upgrade would.
-func isFirst(ctx context.Context, runtime Runtime, o observed) bool {
+func isFirstOnNode(ctx context.Context, runtime Runtime, o observed) bool {
 	runs := func(c sidecar.Container) bool { return c.State == sidecar.Running && c.Profile == o.choice.Name }
 	if o.versions.lastGood == nil || o.versions.presentFailed || slices.ContainsFunc(o.containers, runs) {
 		return false

@@ -90,6 +90,33 @@ func TestTakeTurn_podChoosesOtherProfile_othersAreUpgraded(t *testing.T) {
 	})
 }
 
+// A pod that has its turn when its sandbox dies, which is not made anew, holds up nobody.
+func TestTakeTurn_sandboxDies_othersAreUpgraded(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.profile.Spec.Rollout.MaxParallel, n.profile.Spec.Readiness.StartSeconds = 1, 600
+		has := ""
+		n.behave = only(func(p *fakeProxy) {
+			if has == "" {
+				has, p.readyAfter = p.PodUID, -1
+			}
+		}, image(2))
+		m, stop := agent()
+		defer stop()
+		uids := followMany(m, 3)
+		after(time.Second)
+		n.changeTo(m, 2)
+		after(time.Second)
+		n.change(func() { n.stopped = map[string]bool{"sandbox-" + has: true} })
+		for id, c := range n.containers {
+			if c.PodUID == has {
+				n.end(id, 137)
+			}
+		}
+		after(time.Minute)
+		n.mustServe(t, slices.DeleteFunc(uids, func(uid string) bool { return uid == has }), 2)
+	})
+}
+
 // A pod whose old proxies still drain has no room for an upgrade, and holds up nobody meanwhile.
 func TestTakeTurn_oldProxiesDrain_othersAreUpgraded(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {

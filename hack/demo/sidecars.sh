@@ -52,7 +52,7 @@ upgrade() {
   client=$!
   requests 50
   began=$(date +%s%N)
-  k patch proxyprofile bookinfo --type merge -p "{\"spec\":{\"env\":[{\"name\":\"VERSION\",\"value\":\"$began\"}]}}" | shown
+  k patch proxyprofile bookinfo --type merge -p "{\"spec\":{\"container\":{\"env\":[{\"name\":\"VERSION\",\"value\":\"$began\"}]}}}" | shown
   until [[ $(hashes) =~ ^[^[:space:]]+\ true$ && $(hashes) != "$before" ]]; do
     if (($(date +%s%N) - began > 60 * 10 ** 9)); then
       echo "the proxies are not upgraded within a minute: $(hashes)" >&2

@@ -8,7 +8,7 @@
 //	facts.go        what was decided when a proxy was made
 //	pod.go          the pod as it was then
 //	envoy.go        the memory that Envoys share
-//	notes.go        facts about proxies
+//	notes.go        what was noted of proxies: told to drain, secrets changed
 //	lock.go         which agent works
 //	home.go         the directories
 //	memory.go       keeps secrets off disks

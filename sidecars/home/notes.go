@@ -15,19 +15,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Fact is noted in a home about a proxy, for an agent that starts later.
-type Fact string
+// Note is noted in a home about a proxy, for an agent that starts later.
+type Note string
 
-// The facts.
+// The notes.
 const (
-	Ready     Fact = "ready"     // it serves, or has
-	Successor Fact = "successor" // a proxy that takes over from it was about to be made
-	Telling   Fact = "telling"   // it was about to be told to finish its connections: its end is no failure
-	Draining  Fact = "draining"  // it was told to finish its connections, at the time of the note
-	Rotated   Fact = "rotated"   // its secrets have changed, and a new proxy has to read them
+	Ready     Note = "ready"     // it serves, or has
+	Successor Note = "successor" // a proxy that takes over from it was about to be made
+	Telling   Note = "telling"   // it was about to be told to finish its connections: its end is no failure
+	Draining  Note = "draining"  // it was told to finish its connections, at the time of the note
+	Rotated   Note = "rotated"   // its secrets have changed, and a new proxy has to read them
 	// User is noted about a user of the node in place of an epoch: proxies of the sandbox have run as it. Their listeners, which a successor may have
 	// taken over, are still its.
-	User Fact = "user"
+	User Note = "user"
 )
 
 // finishedNote is noted once the application has ended.
@@ -41,7 +41,7 @@ const FinishedFor = 30 * time.Second
 // the node, as the home does, and nobody sets it. The file is replaced as a whole.
 type Notes map[string]time.Duration
 
-func keyOf(fact Fact, epoch uint32) string { return string(fact) + "-" + number(epoch) }
+func keyOf(kind Note, epoch uint32) string { return string(kind) + "-" + number(epoch) }
 
 // started is when this program started, by its own clock and by the node's.
 var started = struct {
@@ -73,11 +73,11 @@ func stateFile(h Home) string { return filepath.Join(h.Path, "state.json") }
 func (h Home) change(f func(Notes)) error {
 	dir, err := os.Open(h.Path)
 	if err != nil {
-		return fmt.Errorf("note a fact about a proxy: %w", err)
+		return fmt.Errorf("note something about a proxy: %w", err)
 	}
 	defer dir.Close() //nolint:errcheck // it was only locked
 	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
-		return fmt.Errorf("note a fact about a proxy: lock %s: %w", h.Path, err)
+		return fmt.Errorf("note something about a proxy: lock %s: %w", h.Path, err)
 	}
 	before := h.Notes()
 	now := maps.Clone(before)
@@ -88,7 +88,7 @@ func (h Home) change(f func(Notes)) error {
 		return nil
 	}
 	if err := ReplaceFile(stateFile(h), now); err != nil {
-		return fmt.Errorf("note a fact about a proxy: %w", err)
+		return fmt.Errorf("note something about a proxy: %w", err)
 	}
 	return nil
 }
@@ -110,8 +110,8 @@ func ReplaceFile(path string, value any) error {
 	return os.Rename(path+".new", path)
 }
 
-// Note notes a fact about the proxy. A note that is there stays, with its time.
-func (e Epoch) Note(fact Fact) error { return note(e.home, keyOf(fact, e.number)) }
+// Note notes something about the proxy. A note that is there stays, with its time.
+func (e Epoch) Note(kind Note) error { return note(e.home, keyOf(kind, e.number)) }
 
 func note(h Home, key string) error {
 	return h.change(func(s Notes) {
@@ -122,10 +122,10 @@ func note(h Home, key string) error {
 }
 
 // Unnote takes notes of the proxy away. A missing home has none.
-func (e Epoch) Unnote(facts ...Fact) error {
+func (e Epoch) Unnote(kinds ...Note) error {
 	err := e.home.change(func(s Notes) {
-		for _, fact := range facts {
-			delete(s, keyOf(fact, e.number))
+		for _, kind := range kinds {
+			delete(s, keyOf(kind, e.number))
 		}
 	})
 	if errors.Is(err, os.ErrNotExist) {
@@ -134,14 +134,14 @@ func (e Epoch) Unnote(facts ...Fact) error {
 	return err
 }
 
-// Has reports whether a fact was noted.
-func (n Notes) Has(fact Fact, epoch uint32) bool {
-	_, noted := n[keyOf(fact, epoch)]
+// Has reports whether something was noted.
+func (n Notes) Has(kind Note, epoch uint32) bool {
+	_, noted := n[keyOf(kind, epoch)]
 	return noted
 }
 
-// At returns when a fact was noted; zero if it was not.
-func (n Notes) At(fact Fact, epoch uint32) time.Time { return n.at(keyOf(fact, epoch)) }
+// At returns when something was noted; zero if it was not.
+func (n Notes) At(kind Note, epoch uint32) time.Time { return n.at(keyOf(kind, epoch)) }
 
 func (n Notes) at(key string) time.Time {
 	at, noted := n[key]
@@ -164,16 +164,16 @@ func (n Notes) Users() (out []uint32) {
 	return out
 }
 
-// With returns the notes and a fact about an epoch's proxy. A note that is there stays, with its time.
-func (n Notes) With(fact Fact, epoch uint32) Notes {
-	if n.Has(fact, epoch) {
+// With returns the notes and one more about an epoch's proxy. A note that is there stays, with its time.
+func (n Notes) With(kind Note, epoch uint32) Notes {
+	if n.Has(kind, epoch) {
 		return n
 	}
 	out := maps.Clone(n)
 	if out == nil {
 		out = Notes{}
 	}
-	out[keyOf(fact, epoch)] = nodeTime()
+	out[keyOf(kind, epoch)] = nodeTime()
 	return out
 }
 

@@ -38,7 +38,8 @@ type sidecarImages struct {
 	failed  map[wantedImage]failedPull
 }
 
-// failedPull is the last pull of an image, which failed. It is told at least once, and to all that ask before the pause is over.
+// failedPull is the last pull of an image, which failed. Ensure returns it at least once, and for pullPause; each sandbox
+// that gets it pauses by itself, too.
 type failedPull struct {
 	why  error
 	at   time.Time

@@ -111,7 +111,7 @@ func Decide(d Desired, there []Proxy, now time.Time) (out Decision) {
 	defer func() { out.Actions = append(out.Actions, ended...) }() // last: a successor does not wait for it
 	if !d.Wanted && !d.Keep {
 		for _, p := range running {
-			out.end(p, "the pod has no proxy any more")
+			out.end(p, "the pod has no proxy any more") // not drained: its connections do not come here any more
 		}
 		return out
 	}

@@ -91,7 +91,7 @@ func HashOf(spec v1alpha1.ProxyProfileSpec) string {
 
 // Hash returns a hash of what a running proxy depends on. A change of the rest needs no new proxy.
 func (s Spec) Hash() string {
-	copyRest(&s, &Spec{})
+	copyUnhashed(&s, &Spec{})
 	text, err := json.Marshal(s)
 	if err != nil {
 		return "" // these types can be marshalled
@@ -100,10 +100,9 @@ func (s Spec) Hash() string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// copyRest copies the fields of which a change needs no new proxy. A new field of Spec that is not among them changes every hash unless its zero value is left
-// out of the JSON.
-func copyRest(to, from *Spec) {
-	to.Shared = from.Shared // does not change
+// copyUnhashed copies the fields that the hash leaves out, as a change of them needs no new proxy: Hash clears them, WithSpec takes them from the present
+// version. A new field of Spec that is not among them changes every hash, unless its zero value is left out of the JSON.
+func copyUnhashed(to, from *Spec) {
 	to.NamespaceSelector, to.ImagePullSecrets = from.NamespaceSelector, from.ImagePullSecrets
 	to.Rollout, to.RestartPolicy = from.Rollout, from.RestartPolicy
 	to.Readiness.StartSeconds, to.Readiness.PeriodSeconds = from.Readiness.StartSeconds, from.Readiness.PeriodSeconds
@@ -114,7 +113,7 @@ func copyRest(to, from *Spec) {
 // been made anew.
 func (p *Version) WithSpec(version Spec) *Version {
 	asks, shared := version.Liveness, version.Shared != nil
-	copyRest(&version, &p.Spec)
+	copyUnhashed(&version, &p.Spec)
 	if !asksAlike(asks, p.Spec.Liveness) { // an answer would be missed that this version does not have
 		version.Liveness = nil
 	}

@@ -32,6 +32,7 @@ func TestHash_profileChanges_onlySomeNeedNewProxy(t *testing.T) {
 		"what its image is pulled by": {func(s *Spec) { s.ImagePullSecrets = []v1alpha1.SecretReference{{Name: "a"}} }, false},
 		"its image":                   {func(s *Spec) { s.Image = "other" }, true},
 		"its files":                   {func(s *Spec) { s.Files = nil }, true},
+		"how its files are checked":   {func(s *Spec) { s.Shared = &Reload{Check: []string{"other"}} }, true},
 		"its secrets":                 {func(s *Spec) { s.Secrets = []v1alpha1.SecretSource{{Name: "a"}} }, true},
 	} {
 		after := usual()
