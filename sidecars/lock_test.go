@@ -187,11 +187,9 @@ func TestContainerEnded_agentWaits_isRemembered(t *testing.T) {
 				}
 				see()
 				if c.fails {
-					n.change(func() { n.failures["list"] = errors.New("the runtime restarts") })
+					n.failWhile("list", func() { stopFirst(); after(time.Second) })
 				}
 				stopFirst()
-				after(time.Second)
-				n.change(func() { delete(n.failures, "list") })
 				after(5 * time.Second)
 				s.wantTold(t, first, c.want) // who works no longer tells nobody
 			})
@@ -237,4 +235,11 @@ func TestStart_killedAgentsContainerStartsLate_runsBesideNone(t *testing.T) {
 			t.Errorf("then run %v", got)
 		}
 	})
+}
+
+// failWhile has a call of the runtime fail while something happens.
+func (n *fakeNode) failWhile(call string, what func()) {
+	n.change(func() { n.failures[call] = errors.New("the runtime restarts") })
+	what()
+	n.change(func() { delete(n.failures, call) })
 }
