@@ -120,7 +120,8 @@ func settle(ctx context.Context, m *Manager, o observed, mem memory, learned new
 	return mem
 }
 
-// failed returns the memory after a proxy of a version could not be started, or has ended without being told to.
+// failed returns the memory after a proxy of a version could not be started, or has ended without being told to. An empty hash is for what is the pod's
+// own fault: it ends the sandbox's slot, and says nothing of a version.
 func failed(ctx context.Context, m *Manager, o observed, mem memory, hash, why string, at time.Time) memory {
 	p := o.choice.Profile
 	next, was := m.Rollout.Failed(p, o.key, hash)
@@ -171,7 +172,11 @@ func notStarted(ctx context.Context, m *Manager, o observed, mem memory, version
 		return mem, outcome{absent: true}
 	}
 	mem.upgrades = mem.upgrades.afterStart(version, o.choice.Profile)
-	return failed(ctx, m, o, mem, version.Hash, err.Error(), time.Now()), outcome{}
+	hash := version.Hash
+	if _, is := errors.AsType[podFault](err); is {
+		hash = ""
+	}
+	return failed(ctx, m, o, mem, hash, err.Error(), time.Now()), outcome{}
 }
 
 func logUnnoted(ctx context.Context, p *profile.Version, err error) {

@@ -43,23 +43,23 @@ func prepare(ctx context.Context, m *Manager, o observed, p *profile.Version, ep
 	l.instance = profile.Instance{Version: p, Pod: withAddresses(pod, addresses), Sandbox: o.key.Sandbox, Epoch: epoch, Restart: o.choice.Restart}
 	if p.Hash != o.choice.Profile.Hash { // the pod was only compared with the present version
 		if why := p.Unfit(pod); why != "" {
-			return l, errors.New(why)
+			return l, podFault{errors.New(why)}
 		}
 	}
-	if p.Spec.Istio != nil {
-		if l, err = l.withIstio(ctx, m); err != nil {
-			return l, err
+	plain := l
+	l, files, err := l.rendered(ctx, m)
+	if err != nil {
+		plain.instance.Pod = withoutNotes(l.instance.Pod)
+		if _, _, why := plain.rendered(ctx, m); why == nil {
+			err = podFault{err}
 		}
+		return l, err
 	}
 	l.owner = home.Owner{UID: p.UID(), GID: p.Spec.RunAsGroup}
 	if users := pod.Spec.HostUsers; users != nil && !*users {
 		if l.owner.UID, l.owner.GID, err = m.Runtime.Owner(ctx, l.spec(o.home)); err != nil {
 			return l, err
 		}
-	}
-	files, err := l.instance.Files()
-	if err != nil {
-		return l, err
 	}
 	own := o.home.Epoch(epoch)
 	err = errors.Join(o.home.Prepare(l.owner), home.KeepPod(o.home, pod), own.WriteFiles(files, l.owner), own.ForgetSecrets(), own.PrepareIstio(l.instance, l.owner), own.WriteFacts(home.FactsOf(l.instance)))
@@ -72,6 +72,29 @@ func prepare(ctx context.Context, m *Manager, o observed, p *profile.Version, ep
 		}
 	}
 	return l, own.GrantSecrets(ctx, m.Secrets, l.instance, l.owner)
+}
+
+// podFault is an error that the pod's own labels or annotations cause. It says nothing about the version of the profile.
+type podFault struct{ error }
+
+func (f podFault) Unwrap() error { return f.error }
+
+// rendered returns the launch with what Istio's injector would have added, and the proxy's files.
+func (l launch) rendered(ctx context.Context, m *Manager) (_ launch, files map[string]string, err error) {
+	if l.instance.Version.Spec.Istio != nil {
+		if l, err = l.withIstio(ctx, m); err != nil {
+			return l, nil, err
+		}
+	}
+	files, err = l.instance.Files()
+	return l, files, err
+}
+
+// withoutNotes returns a pod without labels and annotations.
+func withoutNotes(pod *corev1.Pod) *corev1.Pod {
+	out := pod.DeepCopy()
+	out.Labels, out.Annotations = nil, nil
+	return out
 }
 
 // awayLimit is how long the API server may take to describe a pod that has had a proxy.

@@ -2,6 +2,7 @@ package sidecars
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,6 +88,32 @@ func TestTakeTurn_podChoosesOtherProfile_othersAreUpgraded(t *testing.T) {
 		m.Notify("edge")
 		after(time.Minute)
 		n.mustServe(t, slices.DeleteFunc(uids, func(uid string) bool { return uid == has }), 2)
+	})
+}
+
+// Pods whose own labels or annotations keep their proxies from being made hold up nobody, and do not pause the profile: whoever owns a pod could.
+func TestTakeTurn_podsOwnFault_othersAreUpgraded(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.profile.Spec.Rollout.MaxParallel = 1
+		n.meshed.labels = map[string]string{"app": "two words"}
+		m, stop := agent()
+		defer stop()
+		uids := followMany(m, 6)
+		after(time.Second)
+		n.change(func() {
+			n.profile.Spec.Files = []v1alpha1.File{{Name: "a", Template: `{{ if lt .Pod.UID "u5" }}{{ .Pod.Labels.app }}{{ end }}`}}
+		})
+		n.changeTo(m, 2)
+		after(time.Minute)
+		n.mustServe(t, uids[4:], 2)
+		for _, uid := range uids[:4] {
+			if said := n.said[uid]; !said.Ready || !strings.Contains(said.Message, `value "two words"`) || said.Image != image(1) || said.FailedHash == "" {
+				t.Errorf("%s: %+v", uid, said)
+			}
+		}
+		if m.Rollout.Paused("edge") {
+			t.Error("the profile is paused")
+		}
 	})
 }
 
