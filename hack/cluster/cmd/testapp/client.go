@@ -19,14 +19,19 @@ type client struct {
 	timeout time.Duration
 }
 
-// clientFlags adds the flags that all clients share; the function checks them once they are parsed.
-func clientFlags(flags *flag.FlagSet) func() (client, error) {
+// clientFlags adds the flags that all clients share. The function parses the arguments, of which one is left: wants says what it is.
+func clientFlags(flags *flag.FlagSet) func(args []string, wants string) (client, error) {
 	v4 := flags.Bool("4", false, "IPv4 only")
 	v6 := flags.Bool("6", false, "IPv6 only")
 	timeout := flags.Duration("timeout", 5*time.Second, "limit of one request, connection and answer")
 	// The network's name decides the family also for names that resolve to both.
-	return func() (client, error) {
+	return func(args []string, wants string) (client, error) {
+		err := flags.Parse(args)
 		switch {
+		case err != nil:
+			return client{}, err
+		case flags.NArg() != 1:
+			return client{}, errors.New(wants)
 		case *v4 && *v6:
 			return client{}, errors.New("-4 and -6 exclude each other")
 		case *v4:
@@ -43,16 +48,9 @@ func get(ctx context.Context, args []string, out, progress io.Writer) error {
 	flags := flag.NewFlagSet("get", flag.ContinueOnError)
 	flags.SetOutput(progress)
 	n := flags.Int("n", 1, "how many requests")
-	made := clientFlags(flags)
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	c, err := made()
+	c, err := clientFlags(flags)(args, "get wants one URL")
 	if err != nil {
 		return err
-	}
-	if flags.NArg() != 1 {
-		return errors.New("get wants one URL")
 	}
 	// All requests are made even after a failure: the output shows which ones got through.
 	var failed error

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -68,16 +67,9 @@ func dial(ctx context.Context, args []string, out, progress io.Writer) error {
 	flags.DurationVar(&s.every, "every", 10*time.Millisecond, "pause between requests")
 	flags.DurationVar(&s.report, "report", time.Second, "how often the counts so far are printed; 0: only at the end")
 	last := flags.String("last", "", "`file` that the last line goes to, too: Kubernetes shows /dev/termination-log in the pod's status")
-	made := clientFlags(flags)
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	c, err := made()
+	c, err := clientFlags(flags)(args, "dial wants one target: http://HOST:PORT/PATH or HOST:PORT")
 	if err != nil {
 		return err
-	}
-	if flags.NArg() != 1 {
-		return errors.New("dial wants one target: http://HOST:PORT/PATH or HOST:PORT")
 	}
 	ask := func(ctx context.Context) (string, error) { return c.ask(ctx, flags.Arg(0)) }
 	result, err := s.run(ctx, ask, out)
