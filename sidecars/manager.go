@@ -34,6 +34,7 @@ import (
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/probe"
+	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/sidecars/rollout"
 )
 
@@ -137,6 +138,12 @@ func (m *Manager) Notify(profile string) {
 func (m *Manager) Remembered() []string {
 	m.init()
 	return m.good.Profiles()
+}
+
+// LastGood returns the version of a profile that is known to work on the node, nil if there is none.
+func (m *Manager) LastGood(name string) *profile.Spec {
+	m.init()
+	return m.good.Last(name)
 }
 
 // ForgetProfile forgets which version of a profile works: the profile is gone.

@@ -69,6 +69,8 @@ type Choice struct {
 	Profile *profile.Version
 	// Refusal says why Profile is nil although Name is not empty, and what to do.
 	Refusal string
+	// Unusable says why Profile is an earlier version than the present one, or is "".
+	Unusable string
 	// Held reports whether the node may not use Profile yet, which other nodes try first: see rollout.Held.
 	Held bool
 	// Later reports whether the pod ran already when it chose its first proxy: it has no rules before that is ready, and needs an upgrade slot for it.

@@ -89,7 +89,7 @@ const (
 // The reasons of a ProxyProfile's conditions.
 const (
 	ReasonUpgraded  = "Upgraded"  // all proxies are
-	ReasonInvalid   = "Invalid"   // the profile cannot be used; proxies that run stay as they are
+	ReasonInvalid   = "Invalid"   // the profile cannot be used; pods have its last version that could be
 	ReasonNoPods    = "NoPods"    // there are none
 	ReasonUpgrading = "Upgrading" // some are not yet
 	ReasonFailed    = "Failed"    // some could not be, and are tried again, or their pods have to be changed

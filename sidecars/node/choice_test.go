@@ -198,3 +198,15 @@ func TestChoice_nodeIsNotAdmitted_isHeld(t *testing.T) {
 		}
 	}
 }
+
+// While the present version cannot be used, a pod has the one that is known to work on the node, and is told so.
+func TestChoice_presentUnusable_lastGoodIsChosen(t *testing.T) {
+	c := newChoosing()
+	c.profile.Spec.Container.Files = []v1alpha1.File{{Name: "x.cfg", Template: "{{ .Pod.Name "}}
+	cluster := c.read(t)
+	cluster.profiles.good = func(string) *profile.Spec { return &profile.Spec{Image: "works", RunAsUser: 1337} }
+	got, err := cluster.Choice(t.Context(), theSandbox())
+	if err != nil || got.Refusal != "" || got.Profile == nil || got.Profile.Spec.Image != "works" || got.Hash != got.Profile.Hash || !strings.Contains(got.Unusable, `file "x.cfg"`) {
+		t.Errorf("%+v, error %v", got, err)
+	}
+}

@@ -70,6 +70,9 @@ func (c sidecarCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.
 	out.Name, out.Hash, out.Refusal, out.Held = has, found.hash, refusal, found.held
 	if err == nil && refusal == "" {
 		out.Profile, out.Later = found.usable, c.isLater(s, found, pod)
+		if found.err != nil {
+			out.Hash, out.Unusable = found.usable.Hash, fmt.Sprintf("the present version of the ProxyProfile %q cannot be used, and the last one is: %v", has, found.err)
+		}
 	}
 	return out, err
 }

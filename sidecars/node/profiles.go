@@ -22,8 +22,10 @@ type profiles struct {
 	// noShared reports whether the agent runs no shared proxies.
 	noShared bool
 	node     string
-	mu       sync.Mutex
-	known    map[string]readProfile
+	// good returns what is known to work of a profile on the node, or nil. It may be nil itself.
+	good  func(name string) *profile.Spec
+	mu    sync.Mutex
+	known map[string]readProfile
 }
 
 type readProfile struct {
@@ -34,9 +36,10 @@ type readProfile struct {
 	number     uint64 // of its versions that were read
 	hash       string
 	spec       profile.Spec
-	usable     *profile.Version
-	err        error
-	held       bool // the node may not use this version yet; only get says so
+	// usable is the version to use: if the present one cannot be used (err), an earlier one, or nil.
+	usable *profile.Version
+	err    error
+	held   bool // the node may not use this version yet; only get says so
 }
 
 // isOlderThan reports whether an object is a newer version. Two workers may have read the cache in the other order.
@@ -72,19 +75,39 @@ func (p *profiles) get(ctx context.Context, name string) (found readProfile, ref
 		known.spec, _ = profile.SpecOf(&object.Spec) // Compile says what is wrong with it
 		known.hash = known.spec.Hash()
 		known.number++
-		if known.usable, known.err = profile.Compile(&object); known.usable != nil {
-			known.usable.Number = known.number
+		var present *profile.Version
+		if present, known.err = profile.Compile(&object); present == nil {
+			present = p.earlier(known)
+		}
+		if known.usable = present; present != nil {
+			present.Number = known.number
 		}
 		p.known[name] = known
 	}
 	known.held = rollout.Held(&object, known.hash, p.node)
-	if known.err == nil && known.shared() && p.noShared {
+	if known.usable != nil && known.shared() && p.noShared {
 		refusal = fmt.Sprintf("the ProxyProfile %q is shared, and this agent runs no shared proxies (--shared-root is empty): choose one with container or istio", name)
 	}
-	if known.err != nil {
+	if known.usable == nil {
 		refusal = fmt.Sprintf("the ProxyProfile %q cannot be used: %v", name, known.err)
 	}
 	return known, refusal, nil
+}
+
+// earlier returns the version of a profile to use while its present one cannot be: the last one that was, or that is known to work on the node. Who may
+// choose it is as the present one says. It is nil if there is none.
+func (p *profiles) earlier(known readProfile) *profile.Version {
+	var last *profile.Spec
+	switch {
+	case known.usable != nil:
+		last = &known.usable.Spec
+	case p.good != nil:
+		last = p.good(known.name)
+	}
+	if last == nil {
+		return nil
+	}
+	return (&profile.Version{Name: known.name, Spec: known.spec}).WithSpec(*last)
 }
 
 // last returns a profile as it was read last, even if it is gone or cannot be used.

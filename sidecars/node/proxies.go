@@ -130,6 +130,7 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 		Reporter: ownReporter{out.reports}, Routes: out, Homes: homes, Profiles: c.Profiles, Rollout: &rollout.Queue{},
 		Secrets: &sidecarSecrets{volumes: volumes, audiences: c.TokenAudiences, client: mgr.GetClient(), configMaps: &configMaps{api: api}},
 	}
+	profiles.good = out.manager.LastGood
 	metrics := newProxyMetrics(out.manager.Figures)
 	out.manager.Started = observing(metrics.starts)
 	if err := r.Register(metrics); err != nil {

@@ -69,6 +69,17 @@ func (g *Good) Before(p *profile.Version) (good *profile.Version, earlier []*pro
 	return known.usable, known.earlier, known.Failed == p.Hash
 }
 
+// Last returns the last good version of a profile, nil if none is known.
+func (g *Good) Last(name string) *profile.Spec {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	known := g.of(name)
+	if known.hash == "" {
+		return nil
+	}
+	return &known.Spec
+}
+
 // Works notes that a proxy of the present version has become ready.
 func (g *Good) Works(p *profile.Version) error {
 	g.mu.Lock()
