@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,24 +12,30 @@ import (
 	"istio-pod-network-controller/sidecars/rollout"
 )
 
-// Which version of a profile works is forgotten with the profile, also if that was deleted while no agent ran.
+// Which version of a profile works is forgotten with the profile, also if that was deleted while no agent ran, or before the last pod whose rules lead to
+// its proxy.
 func TestForgetGone_profileDeleted_isForgotten(t *testing.T) {
+	cluster := newChoosing().read(t)
 	root := t.TempDir()
-	dir := filepath.Join(root, "good")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"edge", "deleted"} {
-		if err := os.WriteFile(filepath.Join(dir, name+".json"), []byte("{}"), 0o600); err != nil {
+	for _, name := range []string{"edge", "deleted", "led"} {
+		if err := os.WriteFile(filepath.Join(root, name+".json"), []byte("{}"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	p := &Proxies{
-		cluster: newChoosing().read(t), statuses: &profileStatuses{},
-		manager: &sidecars.Manager{Homes: home.Homes{Root: root}, Profiles: dir, Rollout: &rollout.Queue{}},
+	reports := newSidecarReports(nil, nil, "node-1")
+	p := &Proxies{cluster: cluster, reports: reports, podGone: make(chan struct{}, 1), manager: &sidecars.Manager{
+		Homes: home.Homes{Root: root}, Profiles: root, Rollout: &rollout.Queue{}, Reporter: ownReporter{reports},
+	}}
+	if _, _, err := p.cluster.routes.applied(theSandbox(), routeTarget{Profile: "led"}); err != nil {
+		t.Fatal(err)
 	}
-	p.forgetGone(t.Context())
-	if got := p.manager.Remembered(); !slices.Equal(got, []string{"edge"}) {
-		t.Errorf("%q are remembered", got)
+	remembers := func(want ...string) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("%q are remembered", want), func() bool { return slices.Equal(p.manager.Remembered(), want) },
+			func() string { return fmt.Sprint(p.manager.Remembered()) })
 	}
+	go func() { _ = p.forgetGone(t.Context()) }()
+	remembers("edge", "led")
+	p.Forget(theSandbox().UID)
+	remembers("edge")
 }

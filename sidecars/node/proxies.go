@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
@@ -14,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -67,6 +67,8 @@ type Proxies struct {
 	statuses *profileStatuses
 	// revisit has the core program a pod's rules anew.
 	revisit func(podnet.Sandbox)
+	// podGone is written to when a pod has gone: its profile may have before.
+	podGone chan struct{}
 }
 
 // sharedProxies has the node's shared proxies serve pods. Each method returns at once.
@@ -119,7 +121,7 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 		return nil, fmt.Errorf("--sidecar-root: notes of where pods' rules lead: %w", err)
 	}
 	out := &Proxies{
-		cluster: sidecarCluster{c.Pods, profiles, routes},
+		podGone: make(chan struct{}, 1), cluster: sidecarCluster{c.Pods, profiles, routes},
 		reports: newSidecarReports(mgr.GetClient(), c.Event, c.Node), statuses: &profileStatuses{cache: mgr.GetCache(), client: mgr.GetClient(), api: api},
 	}
 	volumes := secretvolume.Volumes{Root: c.Secrets}
@@ -145,12 +147,11 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 		return nil, err
 	}
 	prune := manager.RunnableFunc(func(ctx context.Context) error { routes.prune(ctx, runtime.Ready); return nil })
-	tidy := manager.RunnableFunc(func(ctx context.Context) error { wait.UntilWithContext(ctx, out.forgetGone, prunePause); return nil })
 	deletions := manager.RunnableFunc(func(ctx context.Context) error { out.reports.deletions(api).follow(ctx); return nil })
 	watch := ctrl.NewControllerManagedBy(mgr).Named("proxyprofiles").
 		For(&v1alpha1.ProxyProfile{}, builder.WithPredicates(concernsNode(c.Node)))
 	return out, errors.Join(
-		watch.Complete(reconcile.Func(out.profileChanged)), mgr.Add(out.manager), mgr.Add(out.reports), mgr.Add(deletions), mgr.Add(prune), mgr.Add(tidy), mgr.Add(elected),
+		watch.Complete(reconcile.Func(out.profileChanged)), mgr.Add(out.manager), mgr.Add(out.reports), mgr.Add(deletions), mgr.Add(prune), mgr.Add(manager.RunnableFunc(out.forgetGone)), mgr.Add(elected),
 	)
 }
 
@@ -164,14 +165,33 @@ func concernsNode(node string) predicate.Predicate {
 	}})
 }
 
-// forgetGone forgets the profiles that were deleted while no agent ran, or while rules led to their proxies.
-func (p *Proxies) forgetGone(ctx context.Context) {
-	for _, name := range p.manager.Remembered() {
-		_, err := p.profileChanged(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})
-		if err != nil && ctx.Err() == nil {
-			ctrl.Log.Error(err, "profile not looked at that may be gone", "profile", name)
+// forgetGone forgets the profiles that were deleted while no agent ran, or while rules led to their proxies: now and then, and after a pod has gone.
+func (p *Proxies) forgetGone(ctx context.Context) error {
+	for {
+		for _, name := range p.manager.Remembered() {
+			if err := p.forgetIfGone(ctx, name); err != nil && ctx.Err() == nil {
+				ctrl.Log.Error(err, "profile not looked at that may be gone", "profile", name)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.podGone:
+		case <-time.After(prunePause):
 		}
 	}
+}
+
+// forgetIfGone forgets a profile that is gone, and to whose proxies no rules lead: others run on.
+func (p *Proxies) forgetIfGone(ctx context.Context, name string) error {
+	err := p.cluster.profiles.cache.Get(ctx, types.NamespacedName{Name: name}, &v1alpha1.ProxyProfile{})
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	if p.cluster.routes.leadTo(name) {
+		return nil
+	}
+	return p.manager.ForgetProfile(name)
 }
 
 // profileChanged has the proxies of a profile looked at. It is also called for profiles that are gone.
@@ -181,13 +201,7 @@ func (p *Proxies) profileChanged(ctx context.Context, r reconcile.Request) (reco
 		p.shared.Notify(r.Name)
 	}
 	p.statuses.changed()
-	err := p.cluster.profiles.cache.Get(ctx, r.NamespacedName, &v1alpha1.ProxyProfile{})
-	if apierrors.IsNotFound(err) {
-		if err = nil; !p.cluster.routes.leadTo(r.Name) { // its proxies run on
-			err = p.manager.ForgetProfile(r.Name)
-		}
-	}
-	return reconcile.Result{}, err
+	return reconcile.Result{}, p.forgetIfGone(ctx, r.Name)
 }
 
 // Follow has the proxy of a sandbox looked after: by the manager of its mode, and by the other one until what it has done for the pod has
@@ -268,6 +282,10 @@ func (p *Proxies) Forget(podUID string) {
 		p.shared.Unfollow(podUID)
 	}
 	p.cluster.routes.forget(podUID)
+	select {
+	case p.podGone <- struct{}{}:
+	default: // it is looked at anyway
+	}
 }
 
 // Ready reports whether the proxy of a sandbox is ready. known is false before it was asked.
