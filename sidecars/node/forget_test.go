@@ -36,6 +36,7 @@ func TestForgetGone_profileDeleted_isForgotten(t *testing.T) {
 	}
 	go func() { _ = p.forgetGone(t.Context()) }()
 	remembers("edge", "led")
-	p.Forget(theSandbox().UID)
+	reports.gone = p.forgetRoutes
+	p.manager.Unfollow(theSandbox().UID)
 	remembers("edge")
 }

@@ -83,7 +83,7 @@ func (m *changing) restart() {
 	m.Proxies = &Proxies{
 		manager: &sidecars.Manager{Rollout: &rollout.Queue{}}, shared: m.node, reports: newSidecarReports(nil, nil, "node-1"),
 	}
-	m.manager.Reporter = ownReporter{m.reports}
+	m.manager.Reporter, m.reports.gone = ownReporter{m.reports}, m.forgetRoutes
 	m.reread()
 }
 

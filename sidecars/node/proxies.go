@@ -132,7 +132,7 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 		Reporter: ownReporter{out.reports}, Routes: out, Homes: homes, Profiles: c.Profiles, Rollout: &rollout.Queue{},
 		Secrets: &sidecarSecrets{volumes: volumes, audiences: c.TokenAudiences, client: mgr.GetClient(), configMaps: &configMaps{api: api}},
 	}
-	profiles.good = out.manager.LastGood
+	profiles.good, out.reports.gone = out.manager.LastGood, out.forgetRoutes
 	metrics := newProxyMetrics(out.manager.Figures)
 	out.manager.Started = observing(metrics.starts)
 	if err := r.Register(metrics); err != nil {
@@ -281,6 +281,10 @@ func (p *Proxies) Forget(podUID string) {
 	if p.shared != nil {
 		p.shared.Unfollow(podUID)
 	}
+}
+
+// forgetRoutes is for a pod that is gone. The proxy manager may be the first to know: the core forgets a pod whose sandbox the CNI chain deletes.
+func (p *Proxies) forgetRoutes(podUID string) {
 	p.cluster.routes.forget(podUID)
 	select {
 	case p.podGone <- struct{}{}:

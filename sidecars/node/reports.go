@@ -31,6 +31,8 @@ type sidecarReports struct {
 	node   string
 	// changed is called when a proxy becomes ready, or no longer is. It does not wait.
 	changed func(s podnet.Sandbox)
+	// gone is called for each pod that is gone, which may be more than once; it may be nil.
+	gone func(podUID string)
 	// event makes a Warning event of a pod.
 	event func(s podnet.Sandbox, reason, message string)
 
@@ -119,8 +121,11 @@ func (r *sidecarReports) chose(podUID string) choice {
 // Forget drops what is known of a pod that is gone. Its ManagedProxy goes with it.
 func (r *sidecarReports) Forget(podUID string) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.drop(podUID)
+	r.mu.Unlock()
+	if r.gone != nil {
+		r.gone(podUID)
+	}
 }
 
 // drop forgets a pod. r.mu is held.
