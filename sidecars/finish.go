@@ -85,7 +85,8 @@ func staysEnded(pod *corev1.Pod, ended []sidecar.Application) bool {
 }
 
 // finishWithApplication tells the proxies of a pod that ends to finish once its application has ended, for runtimes that do not say so, for an agent
-// that was told so and ended, and for a proxy that was being made then. A proxy that ignores the signal of the runtime, as the first process of its namespace may, would hold up the end of its sandbox.
+// that was told so and ended, and for a proxy that was being made then. A proxy that ignores the signal of the runtime, as the first process of its
+// namespace may, would hold up the end of its sandbox.
 func finishWithApplication(ctx context.Context, runtime Runtime, o observed) error {
 	if over := o.choice.Ending || o.notes.Finished(time.Now()); !over || !slices.ContainsFunc(o.containers, isRunning) {
 		return nil

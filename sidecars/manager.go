@@ -152,9 +152,9 @@ func (m *Manager) ForgetProfile(name string) error {
 	return m.good.Forget(name)
 }
 
-// ContainerEnded has the proxies of a sandbox finish if its last application container has ended, and none will be started again. A container that
-// is not Exited may have ended: the runtime's list says so. It is called while the runtime waits for the answer: it only reads from the runtime, and signals. The runtime ends the sandbox soon after, by
-// SIGKILL. While another agent works, which is told of the end, too, it is only remembered.
+// ContainerEnded has the proxies of a sandbox finish if its last application container has ended, and none will be started again. If ended is not
+// Exited, the runtime's list decides. It is called while the runtime waits for the answer: it only reads from the runtime, and signals. The runtime ends
+// the sandbox soon after, by SIGKILL. While another agent works, which is told of the end, too, it is only remembered.
 func (m *Manager) ContainerEnded(ctx context.Context, s podnet.Sandbox, ended sidecar.Application) error {
 	m.init()
 	key := s.Key()

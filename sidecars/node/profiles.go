@@ -94,8 +94,8 @@ func (p *profiles) get(ctx context.Context, name string) (found readProfile, ref
 	return known, refusal, nil
 }
 
-// earlier returns the version of a profile to use while its present one cannot be: the last usable version, or the version that is known to work on the node. Who may
-// choose it is as the present one says. It is nil if there is none.
+// earlier returns the version of a profile to use while its present one cannot be: the last usable version, or the version that is known to work on the
+// node. Who may choose it is as the present one says. It is nil if there is none.
 func (p *profiles) earlier(known readProfile) *profile.Version {
 	var last *profile.Spec
 	switch {

@@ -74,7 +74,8 @@ type HTTPGet struct {
 	Path   string `json:"path,omitempty"`
 }
 
-// SpecOf returns what a ProxyProfile says. A field of the object gets from here to the runtime by Instance.Spec, which is sidecar.Spec. The error is about what the schema cannot refuse, and about objects that an earlier schema has let in.
+// SpecOf returns what a ProxyProfile says. From here a field of the object gets to the runtime by Instance.Spec, which returns a sidecar.Spec. The error is
+// about what the schema cannot refuse, and about objects that an earlier schema has let in.
 func SpecOf(s *v1alpha1.ProxyProfileSpec) (Spec, error) {
 	s = s.DeepCopy()
 	out := Spec{NamespaceSelector: s.NamespaceSelector, Handover: HandoverNone, Network: s.Network, Rollout: s.Rollout()}
