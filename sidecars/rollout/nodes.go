@@ -31,8 +31,11 @@ type NodeCount struct {
 // isBounded reports whether there are nodes that may have to wait.
 func isBounded(p *v1alpha1.ProxyProfile) bool {
 	r := p.Spec.Rollout()
-	return r.MaxNodes > 0 || r.Partition+r.PartitionPercent > 0 || r.Paused
+	return r.MaxNodes > 0 || hasPartition(r) || r.Paused
 }
+
+// hasPartition reports whether some nodes keep the version before. The sum of both fields may be more than they hold.
+func hasPartition(r v1alpha1.Rollout) bool { return r.Partition > 0 || r.PartitionPercent > 0 }
 
 // nextRollout returns which nodes may use the present version of a profile, by the counts of its nodes and the profile's status:
 //

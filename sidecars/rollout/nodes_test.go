@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"fmt"
+	"math"
 	"testing"
 
 	"istio-pod-network-controller/api/v1alpha1"
@@ -168,7 +169,8 @@ func TestNextRollout_partition_keepsItsNodes(t *testing.T) {
 		"in slot up to the partition": {
 			nodes: 10, rollout: with(0, 50, 3), steps: []func(*fleet){(*fleet).finish, (*fleet).finish}, want: []int{3, 5, 5}, reason: "Paused",
 		},
-		"more than there are": {nodes: 3, rollout: with(5, 0, 0), want: []int{0}, reason: "Paused", bound: 0},
+		"more than there are, by both": {nodes: 3, rollout: v1alpha1.Rollout{Partition: math.MaxInt32, PartitionPercent: 90}, want: []int{0}, reason: "Paused", bound: 0},
+		"more than there are":          {nodes: 3, rollout: with(5, 0, 0), want: []int{0}, reason: "Paused", bound: 0},
 		"raised in the middle: nodes that have begun go on": {
 			nodes: 10, rollout: with(5, 0, 0), steps: []func(*fleet){lower(9, 0)}, want: []int{5, 5}, reason: "Paused",
 		},

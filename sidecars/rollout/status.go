@@ -18,7 +18,7 @@ func StatusOf(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount, failed strin
 	rollout := nextRollout(p, nodes)
 	all := sumUp(nodes, func(node string) bool { return rollout != nil && rolloutSlot(node, rollout.Hash) >= rollout.Admitted })
 	bounds := p.Spec.Rollout()
-	stays := bounds.Partition+bounds.PartitionPercent > 0 && !all.going && all.failed == 0
+	stays := hasPartition(bounds) && !all.going && all.failed == 0
 	all.pod, all.stopped = failed, all.held > 0 && (bounds.Paused || stays)
 	all.invalid = invalid
 	out := v1alpha1.ProxyProfileStatus{
