@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/plan"
@@ -167,8 +168,7 @@ func notStarted(ctx context.Context, m *Manager, o observed, mem memory, version
 		mem.upgrades.noHandover = version.Hash
 		return mem, outcome{}
 	case errors.Is(err, sidecar.ErrGone), o.choice.Ending: // the pod's next sandbox is followed when it is there, or the runtime ends this one just now
-		next, _ := m.Rollout.Failed(o.choice.Profile, o.key, "") // of no version: it only gives its upgrade slot to the next sandbox
-		m.followed.enqueue(next)
+		left(m, []podnet.Key{o.key})
 		return mem, outcome{absent: true}
 	}
 	mem.upgrades = mem.upgrades.afterStart(version, o.choice.Profile)

@@ -115,7 +115,7 @@ func dismiss(m *Manager, key podnet.Key, retract bool) {
 	}
 }
 
-// left has other sandboxes take the upgrade slots of sandboxes that are no longer followed.
+// left has other sandboxes take the upgrade slots of sandboxes that are gone, or no longer followed.
 func left(m *Manager, gone []podnet.Key) {
 	for _, key := range gone {
 		m.followed.enqueue(m.Rollout.Leave(key))
