@@ -76,7 +76,9 @@ func statusOf(o observed, mem memory, d plan.Decision, pulling bool) Status {
 		out.Ready = shown.ID == d.Serving && o.proxies[shown.ID].probes.ReadyNow
 		facts := o.home.Epoch(shown.Epoch).Facts()
 		out.Labels = facts.Labels
-		out.Message = printable.Joined(printable.Joined(printable.Joined(printable.Joined(out.Message, o.choice.Unusable), standInFor(o, mem.upgrades, *shown)), mem.outdated), facts.Aside)
+		for _, more := range []string{o.choice.Unusable, standInFor(o, mem.upgrades, *shown), mem.outdated, facts.Aside} {
+			out.Message = printable.Joined(out.Message, more)
+		}
 	}
 	out.Message = printable.Clip(out.Message, v1alpha1.MaxMessage)
 	if upgraded := out.Ready && out.Hash == o.choice.Hash; o.choice.Refusal != "" || !upgraded && f.why != "" {
