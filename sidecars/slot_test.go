@@ -64,22 +64,29 @@ func TestRenewSecrets_upgradesPaused_newProxyOfOldVersion(t *testing.T) {
 	})
 }
 
-// A pod that has its turn, and chooses another profile, holds up nobody.
-func TestTakeTurn_podChoosesOtherProfile_othersAreUpgraded(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+// startsNext has pods follow a profile that upgrades one of them at a time. It returns them, and which one starts the second version: for ten minutes.
+func (n *fakeNode) startsNext(m *Manager, pods int) (uids []string, has string) {
+	n.change(func() {
 		n.profile.Spec.Rollout.MaxParallel, n.profile.Spec.Readiness.StartSeconds = 1, 600
-		has := ""
 		n.behave = only(func(p *fakeProxy) {
 			if has == "" {
 				has, p.readyAfter = p.PodUID, -1
 			}
 		}, image(2))
+	})
+	uids = followMany(m, pods)
+	after(time.Second)
+	n.changeTo(m, 2)
+	after(time.Second)
+	return uids, has
+}
+
+// A pod that has its turn, and chooses another profile, holds up nobody.
+func TestTakeTurn_podChoosesOtherProfile_othersAreUpgraded(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		defer stop()
-		uids := followMany(m, 2)
-		after(time.Second)
-		n.changeTo(m, 2)
-		after(time.Second)
+		uids, has := n.startsNext(m, 2)
 		n.change(func() {
 			other := n.profile
 			other.Name = "other"
@@ -120,19 +127,9 @@ func TestTakeTurn_podsOwnFault_othersAreUpgraded(t *testing.T) {
 // A pod that has its turn when its sandbox dies, which is not made anew, holds up nobody.
 func TestTakeTurn_sandboxDies_othersAreUpgraded(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
-		n.profile.Spec.Rollout.MaxParallel, n.profile.Spec.Readiness.StartSeconds = 1, 600
-		has := ""
-		n.behave = only(func(p *fakeProxy) {
-			if has == "" {
-				has, p.readyAfter = p.PodUID, -1
-			}
-		}, image(2))
 		m, stop := agent()
 		defer stop()
-		uids := followMany(m, 3)
-		after(time.Second)
-		n.changeTo(m, 2)
-		after(time.Second)
+		uids, has := n.startsNext(m, 3)
 		n.change(func() { n.stopped = map[string]bool{"sandbox-" + has: true} })
 		for id, c := range n.containers {
 			if c.PodUID == has {
