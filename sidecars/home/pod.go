@@ -9,11 +9,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// KeepPod keeps a pod as the proxy has it that is about to be made, for a successor that starts while the API server is away. The environment of the
-// pod's containers is left out.
+// KeepPod keeps a pod as the proxy has it that is about to be made, for a successor that starts while the API server is away. The environment of its
+// containers and ephemeral containers are left out: no proxy depends on them.
 func KeepPod(h Home, pod *corev1.Pod) error {
 	kept := pod.DeepCopy()
-	kept.ManagedFields = nil
+	kept.ManagedFields, kept.Spec.EphemeralContainers = nil, nil
 	for _, containers := range [][]corev1.Container{kept.Spec.InitContainers, kept.Spec.Containers} {
 		for i := range containers {
 			containers[i].Env = nil
