@@ -89,7 +89,7 @@ func (n *fakeNode) mustStayAsTheyWere(t *testing.T, agent func() (*Manager, func
 	m, stop = agent()
 	defer stop()
 	followMany(m, 8)
-	delete(n.failures, "pull")
+	n.change(func() { delete(n.failures, "pull") })
 	n.changeTo(m, 2)
 	after(stableTime + time.Minute) // until nothing is said of the failures before
 	n.mustServe(t, uids, 2)
