@@ -165,12 +165,13 @@ func (m *Manager) ContainerEnded(ctx context.Context, s podnet.Sandbox, ended si
 	if err != nil || !over {
 		return err
 	}
-	if !m.duty.begin() {
+	m.duty.mu.RLock()
+	defer m.duty.mu.RUnlock()
+	if m.duty.lock == nil {
 		m.followed.update(key, func(e *entry) { e.inbox.finishedAt = time.Now() })
 		m.followed.queue.Add(key)
 		return nil
 	}
-	defer m.duty.done()
 	return finish(ctx, m.Runtime, key, m.Homes.Of(key))
 }
 
@@ -194,29 +195,15 @@ func (m *Manager) Figures() map[string]Figures {
 	return out
 }
 
-// duty is whether this agent works: then it has the lock.
+// duty is whether this agent works: then it has the lock. Calls that tell proxies to finish hold mu meanwhile, as readers.
 type duty struct {
-	mu   sync.Mutex
+	mu   sync.RWMutex
 	lock *os.File
-	// calls tell proxies to finish.
-	calls sync.WaitGroup
 }
 
-// hold notes the lock that this agent has, or with nil that it works no longer.
+// hold notes the lock that this agent has, or with nil that it works no longer, once none of those calls goes on.
 func (d *duty) hold(lock *os.File) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.lock = lock
 }
-
-// begin reports whether this agent works: then it does until done is called.
-func (d *duty) begin() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.lock != nil {
-		d.calls.Add(1)
-	}
-	return d.lock != nil
-}
-
-func (d *duty) done() { d.calls.Done() }

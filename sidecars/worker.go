@@ -23,7 +23,6 @@ func (m *Manager) Start(ctx context.Context) error {
 	m.duty.hold(lock)
 	work(ctx, m)
 	m.duty.hold(nil)
-	m.duty.calls.Wait()
 	log.FromContext(ctx).Info("the node's proxies run on without this agent")
 	return nil
 }
