@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -54,16 +53,9 @@ type sharedContainers struct {
 	namespace string
 }
 
-// Find returns the running containers of a profile's proxy, that of the oldest pod first, or shared.ErrNoProxy.
-func (c sharedContainers) Find(ctx context.Context, profile string) (out []shared.Instance, err error) {
-	found, err := c.Shared(ctx, c.namespace, profile)
-	if errors.Is(err, sidecar.ErrGone) {
-		return nil, fmt.Errorf("%w: %w", shared.ErrNoProxy, err)
-	}
-	for _, one := range found {
-		out = append(out, shared.Instance{ID: one.ID, Image: one.Image, Pod: one.PodUID})
-	}
-	return out, err
+// Find returns the running containers of a profile's proxy, that of the oldest pod first, or sidecar.ErrGone.
+func (c sharedContainers) Find(ctx context.Context, profile string) ([]sidecar.Container, error) {
+	return c.Shared(ctx, c.namespace, profile)
 }
 
 // Check runs a command in a proxy's container. ok reports whether it ended with code 0. A command that takes too long is

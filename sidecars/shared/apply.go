@@ -88,7 +88,7 @@ func (t *trial) reload(ctx context.Context, want string) (said answer, err error
 		}
 	}
 	for end := time.Now().Add(confirmLimit); ; {
-		said, err = t.dir.ask(ctx, t.proxy.Pod)
+		said, err = t.dir.ask(ctx, t.proxy.PodUID)
 		if err == nil && said.version == want || ctx.Err() != nil || !time.Now().Before(end) || t.hasEnded() {
 			return said, err
 		}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/profile"
 )
@@ -76,7 +77,7 @@ func (d directory) mark(pod string) error {
 // forgotten is how old the directory of a proxy's pod is at least when it is removed. A pod whose container is started anew is not listed.
 const forgotten = 10 * time.Minute
 
-func (d directory) sweep(there []Instance) error {
+func (d directory) sweep(there []sidecar.Container) error {
 	entries, err := os.ReadDir(d.run())
 	if err != nil {
 		return fmt.Errorf("look for the directories of the proxy's pods: %w", err)
@@ -84,7 +85,7 @@ func (d directory) sweep(there []Instance) error {
 	for _, e := range entries {
 		info, errInfo := e.Info()
 		if errInfo != nil || !e.IsDir() || time.Since(info.ModTime()) < forgotten ||
-			slices.ContainsFunc(there, func(i Instance) bool { return i.Pod == e.Name() }) {
+			slices.ContainsFunc(there, func(c sidecar.Container) bool { return c.PodUID == e.Name() }) {
 			continue
 		}
 		err = errors.Join(err, os.RemoveAll(filepath.Join(d.run(), e.Name())))

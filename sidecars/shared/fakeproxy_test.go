@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/internal/sidecar"
 )
 
 // first calls a hook.
@@ -27,20 +29,20 @@ func (n *fakeNode) first(ctx context.Context, hook *func(context.Context) error)
 }
 
 // Find, Check and Signal reach the proxy.
-func (n *fakeNode) Find(ctx context.Context, _ string) (out []Instance, err error) {
+func (n *fakeNode) Find(ctx context.Context, _ string) (out []sidecar.Container, err error) {
 	if err := n.first(ctx, &n.finding); err != nil {
 		return nil, err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.container != "" {
-		out = append(out, Instance{ID: n.container, Image: "localhost/proxy:1", Pod: proxyPod})
+		out = append(out, sidecar.Container{ID: n.container, Image: "localhost/proxy:1", Labels: sidecar.Labels{PodUID: proxyPod}})
 	}
 	if n.newer != nil {
-		out = append(out, Instance{ID: "container-newer", Image: "localhost/proxy:2", Pod: newerPod})
+		out = append(out, sidecar.Container{ID: "container-newer", Image: "localhost/proxy:2", Labels: sidecar.Labels{PodUID: newerPod}})
 	}
 	if len(out) == 0 {
-		return nil, ErrNoProxy
+		return nil, sidecar.ErrGone
 	}
 	return out, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"istio-pod-network-controller/internal/jitter"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -59,7 +60,7 @@ type group struct {
 
 // proxy is the container as it was last seen.
 type proxy struct {
-	Instance
+	sidecar.Container
 	ended  bool      // it is known to have ended; mu protects it
 	silent time.Time // since when it does not answer; zero if it does
 	// answered reports whether it has answered this agent, and gid the group that it runs as, as far as it has.

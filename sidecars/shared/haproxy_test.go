@@ -22,6 +22,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/test/kerneltest"
 )
@@ -71,23 +72,23 @@ type realProxy struct {
 
 // daemonPod is a pod of the DaemonSet with its container.
 type daemonPod struct {
-	Instance
+	sidecar.Container
 	cmd  *exec.Cmd
 	done chan struct{}
 }
 
-func (p *realProxy) Find(context.Context, string) (out []Instance, err error) {
+func (p *realProxy) Find(context.Context, string) (out []sidecar.Container, err error) {
 	p.daemons.Lock()
 	defer p.daemons.Unlock()
 	for _, d := range p.daemons.running {
 		select {
 		case <-d.done:
 		default:
-			out = append(out, d.Instance)
+			out = append(out, d.Container)
 		}
 	}
 	if len(out) == 0 {
-		return nil, ErrNoProxy
+		return nil, sidecar.ErrGone
 	}
 	return out, nil
 }
@@ -180,12 +181,12 @@ func (p *realProxy) start(t *testing.T, command string) *daemonPod {
 	defer p.daemons.Unlock()
 	p.daemons.made++
 	d := &daemonPod{
-		Instance: Instance{ID: fmt.Sprintf("container-%d", p.daemons.made), Image: "haproxy", Pod: fmt.Sprintf("pod-%d", p.daemons.made)},
-		done:     make(chan struct{}),
+		Container: sidecar.Container{ID: fmt.Sprintf("container-%d", p.daemons.made), Image: "haproxy", Labels: sidecar.Labels{PodUID: fmt.Sprintf("pod-%d", p.daemons.made)}},
+		done:      make(chan struct{}),
 	}
 	// The kernel keeps signals without a handler from the first process of a container, which this one is not.
 	d.cmd = exec.CommandContext(t.Context(), "sh", "-c", "trap : USR2\n"+command)
-	d.cmd.Env = append(os.Environ(), "POD_UID="+d.Pod)
+	d.cmd.Env = append(os.Environ(), "POD_UID="+d.PodUID)
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Gid: 1337}}
 	d.cmd.Cancel = func() error { return d.cmd.Process.Signal(syscall.SIGTERM) } // the first process ends its workers
 	if err := kerneltest.New(t).Inside(d.cmd.Start); err != nil {

@@ -216,7 +216,7 @@ func TestHAProxy_fullOfConnections_othersAreServed(t *testing.T) {
 			t.Errorf("%v, %v after %s", r, err, time.Since(began))
 		}
 	}
-	if version, err := newDirectory(p.root, "edge").ask(t.Context(), p.newest().Pod); err != nil {
+	if version, err := newDirectory(p.root, "edge").ask(t.Context(), p.newest().PodUID); err != nil {
 		t.Errorf("version %+v, error %v", version, err)
 	}
 	if ok, known := m.Serves("edge", s); !ok || !known {

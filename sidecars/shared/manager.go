@@ -3,7 +3,6 @@ package shared
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,20 +14,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars"
 )
 
-// ErrNoProxy means that no container of the profile's proxy runs on the node.
-var ErrNoProxy = errors.New("the proxy that the node's pods share does not run")
-
-// Instance is a container of a profile's proxy. Pod is the UID of its pod.
-type Instance struct{ ID, Image, Pod string }
-
 // Proxies reaches the containers that the DaemonSets of shared proxies run on the node.
 type Proxies interface {
-	// Find returns the running containers of a profile's proxy, that of the oldest pod first, or ErrNoProxy. There are several while one pod
-	// replaces another.
-	Find(ctx context.Context, profile string) ([]Instance, error)
+	// Find returns the running containers of a profile's proxy, that of the oldest pod first, or sidecar.ErrGone. There are several while one
+	// pod replaces another.
+	Find(ctx context.Context, profile string) ([]sidecar.Container, error)
 	// Check runs a command in a container. ok reports whether it ended with code 0, and output is what it printed, bounded.
 	Check(ctx context.Context, id string, command []string) (output string, ok bool, err error)
 	// Signal sends a signal to the first process of a container.

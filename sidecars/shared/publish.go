@@ -79,7 +79,7 @@ func (o outcome) statusOf(p *podNow, served bool) sidecars.Status {
 	case refused != "":
 		out.State = v1alpha1.Refused
 	case !o.seen.there:
-		out.State, out.Message = v1alpha1.Failed, ErrNoProxy.Error()+fmt.Sprintf(": look for the pod with the label %s=%s in the agent's namespace and on this node", sidecar.LabelShared, o.name)
+		out.State, out.Message = v1alpha1.Failed, fmt.Sprintf("the proxy that the node's pods share does not run: look for the pod with the label %s=%s in the agent's namespace and on this node", sidecar.LabelShared, o.name)
 	case o.fault != "":
 		out.State, out.Message, out.Failure = v1alpha1.Failed, o.fault, o.fault
 	case o.lock == nil:

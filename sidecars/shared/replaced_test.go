@@ -16,6 +16,7 @@ import (
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/test/kerneltest"
 )
 
@@ -96,7 +97,7 @@ func (u *upgrading) restart() {
 }
 
 // Find has the agent be killed now and then.
-func (u *upgrading) Find(ctx context.Context, profile string) ([]Instance, error) {
+func (u *upgrading) Find(ctx context.Context, profile string) ([]sidecar.Container, error) {
 	if u.kill.Add(-1) == 0 {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -211,12 +212,12 @@ func (u *upgrading) replace(step int) {
 	}
 	next := u.start(u.t, u.command)
 	if step == 0 {
-		u.eventually("the new pod answers", func() bool { _, err := newDirectory(u.root, "edge").ask(u.t.Context(), next.Pod); return err == nil })
+		u.eventually("the new pod answers", func() bool { _, err := newDirectory(u.root, "edge").ask(u.t.Context(), next.PodUID); return err == nil })
 		u.restart()
 	} else {
 		u.killedAt(step)
 	}
-	u.eventually("the new pod is ready", func() bool { u.m.Notify("edge"); return u.marked(next.Pod) })
+	u.eventually("the new pod is ready", func() bool { u.m.Notify("edge"); return u.marked(next.PodUID) })
 	if err := old.cmd.Process.Signal(syscall.SIGUSR1); err != nil {
 		u.t.Fatal(err)
 	}
@@ -231,7 +232,7 @@ func (u *upgrading) roll(name, command string) {
 		u.m.Notify("edge")
 		pause(u.t.Context(), 100*time.Millisecond)
 	}
-	if u.marked(next.Pod) {
+	if u.marked(next.PodUID) {
 		u.t.Errorf("%s: it is ready", name)
 	}
 	_ = next.cmd.Process.Signal(syscall.SIGUSR1) // which ends a shell and a sleep as well
@@ -251,7 +252,7 @@ func (u *upgrading) roll(name, command string) {
 			u.t.Errorf("%s: %s is not served", name, s.Name)
 		}
 	}
-	if _, err := newDirectory(u.root, "edge").ask(u.t.Context(), serving.Pod); err != nil {
+	if _, err := newDirectory(u.root, "edge").ask(u.t.Context(), serving.PodUID); err != nil {
 		u.t.Errorf("%s: %v", name, err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/printable"
+	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/profile"
 )
@@ -156,15 +157,15 @@ func (g *group) profileOf(rec *record) (*profile.Version, error) {
 	return out, nil
 }
 
-func (r *round) meetProxy(i Instance) {
+func (r *round) meetProxy(c sidecar.Container) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if i.ID != r.proxy.ID {
+	if c.ID != r.proxy.ID {
 		r.proxy = proxy{}
 		r.checked = time.Time{}
 	}
-	r.proxy.Instance = i
-	r.seen = seen{there: i.ID != "" && !r.proxy.ended, id: i.ID}
+	r.proxy.Container = c
+	r.seen = seen{there: c.ID != "" && !r.proxy.ended, id: c.ID}
 }
 
 // hear notes what the proxy has answered.

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"istio-pod-network-controller/internal/printable"
+	"istio-pod-network-controller/internal/sidecar"
 )
 
 // successor is the newest pod of the DaemonSet while another one is the proxy:
@@ -36,13 +37,13 @@ type successorSearch struct{ *round }
 // look finds the proxy and its successor, and asks them what is in force.
 func (r successorSearch) look(ctx context.Context) error {
 	all, err := r.Proxies.Find(ctx, r.name)
-	if err != nil && !errors.Is(err, ErrNoProxy) {
+	if err != nil && !errors.Is(err, sidecar.ErrGone) {
 		return fmt.Errorf("find the shared proxy: %w", err)
 	}
 	now := r.choose(ctx, all)
 	r.meetProxy(now)
 	if now.ID != "" {
-		r.hear(r.dir.ask(ctx, now.Pod))
+		r.hear(r.dir.ask(ctx, now.PodUID))
 	}
 	if err := r.settle(); err != nil {
 		return err
@@ -55,14 +56,14 @@ func (r successorSearch) look(ctx context.Context) error {
 	if r.inForce == nil || r.lock == nil {
 		return nil
 	}
-	if err := r.dir.mark(r.proxy.Pod); err != nil {
+	if err := r.dir.mark(r.proxy.PodUID); err != nil {
 		log.FromContext(ctx).Error(err, "the shared proxy's pod does not become ready")
 	}
 	return nil
 }
 
 // choose returns the proxy among its containers: the present one while it runs, otherwise the newest that answers, or the newest.
-func (r successorSearch) choose(ctx context.Context, all []Instance) Instance {
+func (r successorSearch) choose(ctx context.Context, all []sidecar.Container) sidecar.Container {
 	known := []string{r.proxy.ID}
 	if c := r.state.Confirmed; c != nil {
 		known = append(known, c.Container)
@@ -71,35 +72,35 @@ func (r successorSearch) choose(ctx context.Context, all []Instance) Instance {
 		slices.Reverse(known) // the agent that works has chosen
 	}
 	if r.hasEnded() && len(all) > 1 { // the runtime still lists it
-		all = slices.DeleteFunc(slices.Clone(all), func(i Instance) bool { return i.ID == r.proxy.ID })
+		all = slices.DeleteFunc(slices.Clone(all), func(c sidecar.Container) bool { return c.ID == r.proxy.ID })
 	}
 	for _, id := range known {
-		if i := slices.IndexFunc(all, func(i Instance) bool { return i.ID == id }); i >= 0 {
+		if i := slices.IndexFunc(all, func(c sidecar.Container) bool { return c.ID == id }); i >= 0 {
 			return all[i]
 		}
 	}
 	for _, one := range slices.Backward(all) {
-		if _, err := r.dir.ask(ctx, one.Pod); err == nil || len(all) == 1 {
+		if _, err := r.dir.ask(ctx, one.PodUID); err == nil || len(all) == 1 {
 			return one
 		}
 	}
 	if len(all) == 0 {
-		return Instance{}
+		return sidecar.Container{}
 	}
 	return all[len(all)-1]
 }
 
 // succeed has the successor become the proxy if it answers what is in force, or if the proxy answers nothing.
-func (r successorSearch) succeed(ctx context.Context, next Instance, all []Instance) error {
-	if next.Pod != r.newer.pod {
-		r.newer = successor{pod: next.Pod, since: r.now}
+func (r successorSearch) succeed(ctx context.Context, next sidecar.Container, all []sidecar.Container) error {
+	if next.PodUID != r.newer.pod {
+		r.newer = successor{pod: next.PodUID, since: r.now}
 	}
-	said, err := r.dir.ask(ctx, next.Pod)
+	said, err := r.dir.ask(ctx, next.PodUID)
 	in := r.inForce
 	switch {
 	case err == nil && in == nil && r.seen.version == "",
 		err == nil && in != nil && said.version == in.Version && said.gid == in.Spec.RunAsGroup:
-		log.FromContext(ctx).Info("shared proxy replaced", "proxyPod", next.Pod, "version", said.version, "duration", time.Since(r.newer.since))
+		log.FromContext(ctx).Info("shared proxy replaced", "proxyPod", next.PodUID, "version", said.version, "duration", time.Since(r.newer.since))
 		r.newer = successor{}
 		r.meetProxy(next)
 		r.hear(said, nil)
@@ -113,14 +114,14 @@ func (r successorSearch) succeed(ctx context.Context, next Instance, all []Insta
 	}
 	if !r.newer.slow {
 		r.newer.slow = true
-		log.FromContext(ctx).Info("new pod of the shared proxy does not take over; the older one serves on", "proxyPod", next.Pod, "reason", whyNotNext(said, err, in))
+		log.FromContext(ctx).Info("new pod of the shared proxy does not take over; the older one serves on", "proxyPod", next.PodUID, "reason", whyNotNext(said, err, in))
 	}
 	r.wakeAt(r.now.Add(succeedPause))
 	return nil
 }
 
 // tellSuccessor has a successor read its files anew: they have changed while it started.
-func (r successorSearch) tellSuccessor(ctx context.Context, next Instance) {
+func (r successorSearch) tellSuccessor(ctx context.Context, next sidecar.Container) {
 	name := ""
 	if shared := r.inForce.Spec.Shared; shared != nil {
 		name = shared.ReloadSignal

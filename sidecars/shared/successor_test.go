@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"istio-pod-network-controller/internal/sidecar"
 )
 
 // newer is a pod of the DaemonSet that is to replace the one before.
@@ -60,24 +62,24 @@ func TestSucceed_newerAnswers_isTheProxy(t *testing.T) {
 	h.rounds(1)
 	h.change(func() { next.version = "another" })
 	h.rounds(2)
-	if h.marked(newerPod) || h.g.proxy.Pod != proxyPod || h.reloads != 2 {
-		t.Errorf("the proxy is %+v after %d signals", h.g.proxy.Instance, h.reloads)
+	if h.marked(newerPod) || h.g.proxy.PodUID != proxyPod || h.reloads != 2 {
+		t.Errorf("the proxy is %+v after %d signals", h.g.proxy.Container, h.reloads)
 	}
 	h.change(func() { next.version = h.version })
 	h.rounds(1)
-	if !h.marked(newerPod) || h.g.proxy.Pod != newerPod || h.g.state.Confirmed.Container != "container-newer" {
-		t.Errorf("the proxy is %+v, noted %+v", h.g.proxy.Instance, h.g.state.Confirmed)
+	if !h.marked(newerPod) || h.g.proxy.PodUID != newerPod || h.g.state.Confirmed.Container != "container-newer" {
+		t.Errorf("the proxy is %+v, noted %+v", h.g.proxy.Container, h.g.state.Confirmed)
 	}
 	h.g.unlock()
 	h.g = newGroup(h.g.Manager, "edge")
 	h.rounds(1)
-	if h.g.proxy.Pod != newerPod {
-		t.Errorf("for the next agent the proxy is %+v", h.g.proxy.Instance)
+	if h.g.proxy.PodUID != newerPod {
+		t.Errorf("for the next agent the proxy is %+v", h.g.proxy.Container)
 	}
 	h.change(func() { h.newer = nil }) // it ends
 	h.rounds(1)
-	if h.g.proxy.Pod != proxyPod || h.g.state.Confirmed.Container != h.container {
-		t.Errorf("after its end the proxy is %+v", h.g.proxy.Instance)
+	if h.g.proxy.PodUID != proxyPod || h.g.state.Confirmed.Container != h.container {
+		t.Errorf("after its end the proxy is %+v", h.g.proxy.Container)
 	}
 }
 
@@ -104,8 +106,8 @@ func TestSucceed_newerOfAnotherGroup_olderServes(t *testing.T) {
 	h.g.state.Confirmed.Spec.RunAsGroup++ // as if the profile had another one
 	h.startNewer(h.version)
 	h.rounds(1)
-	if h.g.proxy.Pod != proxyPod || h.marked(newerPod) {
-		t.Errorf("the proxy is %+v", h.g.proxy.Instance)
+	if h.g.proxy.PodUID != proxyPod || h.marked(newerPod) {
+		t.Errorf("the proxy is %+v", h.g.proxy.Container)
 	}
 }
 
@@ -117,8 +119,8 @@ func TestChoose_olderEnds_newerIsTheProxy(t *testing.T) {
 	h.startNewer(version)
 	h.stopProxy()
 	h.rounds(1)
-	if h.g.proxy.Pod != newerPod || h.g.inForceVersion() != version {
-		t.Errorf("the proxy is %+v", h.g.proxy.Instance)
+	if h.g.proxy.PodUID != newerPod || h.g.inForceVersion() != version {
+		t.Errorf("the proxy is %+v", h.g.proxy.Container)
 	}
 }
 
@@ -144,7 +146,7 @@ func TestSweep_podGone_hasNoDirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := d.sweep([]Instance{{Pod: "listed"}}); err != nil {
+	if err := d.sweep([]sidecar.Container{{Labels: sidecar.Labels{PodUID: "listed"}}}); err != nil {
 		t.Fatal(err)
 	}
 	entries, err := os.ReadDir(d.run())
