@@ -1,9 +1,7 @@
 package home
 
 import (
-	"encoding/json"
 	"fmt"
-	"os"
 	"strings"
 
 	"istio-pod-network-controller/api/v1alpha1"
@@ -37,11 +35,8 @@ func FactsOf(i profile.Instance) Facts {
 }
 
 // Facts returns the facts, none if they are not known.
-func (e Epoch) Facts() (out Facts) {
-	text, err := os.ReadFile(factsFile(e))
-	if err != nil || json.Unmarshal(text, &out) != nil {
-		return Facts{}
-	}
+func (e Epoch) Facts() Facts {
+	out, _ := ReadFile[Facts](factsFile(e))
 	return out
 }
 

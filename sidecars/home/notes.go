@@ -59,11 +59,8 @@ func monotonic() time.Duration {
 func nodeTime() time.Duration { return started.node + time.Since(started.at) }
 
 // Notes returns what is noted. An unreadable file counts as none.
-func (h Home) Notes() (out Notes) {
-	text, err := os.ReadFile(stateFile(h))
-	if err != nil || json.Unmarshal(text, &out) != nil {
-		return nil
-	}
+func (h Home) Notes() Notes {
+	out, _ := ReadFile[Notes](stateFile(h))
 	return out
 }
 
@@ -108,6 +105,18 @@ func ReplaceFile(path string, value any) error {
 		return err
 	}
 	return os.Rename(path+".new", path)
+}
+
+// ReadFile returns the value that ReplaceFile has written, or its type's zero value and why it cannot be read.
+func ReadFile[T any](path string) (value T, err error) {
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(text, &value)
+	}
+	if err != nil {
+		return *new(T), err
+	}
+	return value, nil
 }
 
 // Note notes something about the proxy. A note that is there stays, with its time.

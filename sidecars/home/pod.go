@@ -1,9 +1,7 @@
 package home
 
 import (
-	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,11 +25,7 @@ func KeepPod(h Home, pod *corev1.Pod) error {
 
 // KeptPod returns the pod as the sandbox's last proxy had it, nil if that is not known.
 func KeptPod(h Home) *corev1.Pod {
-	pod := &corev1.Pod{}
-	text, err := os.ReadFile(podFile(h))
-	if err != nil || json.Unmarshal(text, pod) != nil {
-		return nil
-	}
+	pod, _ := ReadFile[*corev1.Pod](podFile(h))
 	return pod
 }
 

@@ -2,7 +2,6 @@ package home
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -46,15 +45,10 @@ type grantedSource struct {
 func grantFile(secrets string) string { return secrets + jsonSuffix }
 
 // readGrant returns what the proxy with a directory of secrets gets, which may be nothing.
-func readGrant(secrets string) (g grant, err error) {
-	text, err := os.ReadFile(grantFile(secrets))
-	if errors.Is(err, os.ErrNotExist) {
-		return grant{}, nil
-	} else if err != nil {
-		return grant{}, fmt.Errorf("read what the proxy gets as secrets: %w", err)
-	}
-	if err := json.Unmarshal(text, &g); err != nil {
-		return grant{}, fmt.Errorf("decode what the proxy gets as secrets: %w", err)
+func readGrant(secrets string) (grant, error) {
+	g, err := ReadFile[grant](grantFile(secrets))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return g, fmt.Errorf("read what the proxy gets as secrets: %w", err)
 	}
 	return g, nil
 }

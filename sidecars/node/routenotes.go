@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -30,12 +29,12 @@ func newRoutes(dir string) (*routes, error) {
 	for _, e := range entries {
 		uid, sandbox, ok := strings.Cut(e.Name(), ".")
 		path := filepath.Join(dir, e.Name())
-		text, err := os.ReadFile(path)
-		r := route{Sandbox: sandbox}
-		if !ok || strings.HasSuffix(sandbox, unfinished) || err != nil || json.Unmarshal(text, &r) != nil {
+		r, err := home.ReadFile[route](path)
+		if !ok || strings.HasSuffix(sandbox, unfinished) || err != nil {
 			removeNote(path)
 			continue
 		}
+		r.Sandbox = sandbox
 		out.known[uid] = r
 	}
 	return out, nil

@@ -1,7 +1,6 @@
 package rollout
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -156,15 +155,15 @@ func (g *Good) of(name string) *goodVersion {
 	if known := g.by[name]; known != nil {
 		return known
 	}
-	known := &goodVersion{}
-	if text, err := os.ReadFile(g.path(name)); err == nil && json.Unmarshal(text, known) == nil {
+	known, err := home.ReadFile[goodVersion](g.path(name))
+	if err == nil {
 		known.hash = known.Spec.Hash()
 	}
 	if g.by == nil {
 		g.by = map[string]*goodVersion{}
 	}
-	g.by[name] = known
-	return known
+	g.by[name] = &known
+	return &known
 }
 
 // write replaces a profile's file. If that fails the old one is removed: no version is better than an outdated one. g.mu is held.

@@ -1,7 +1,6 @@
 package shared
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -219,16 +218,10 @@ type member struct {
 func (m member) key() podnet.Key { return m.Sandbox.Key() }
 
 // load returns the state that was saved last. An unreadable state counts as none.
-func (d directory) load() (out state, err error) {
-	text, err := os.ReadFile(filepath.Join(d.path, stateName))
-	if errors.Is(err, os.ErrNotExist) {
-		return state{}, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(text, &out)
-	}
-	if err != nil {
-		return state{}, fmt.Errorf("read %s: %w", filepath.Join(d.path, stateName), err)
+func (d directory) load() (state, error) {
+	out, err := home.ReadFile[state](filepath.Join(d.path, stateName))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return out, fmt.Errorf("read %s: %w", filepath.Join(d.path, stateName), err)
 	}
 	return out, nil
 }
