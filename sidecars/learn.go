@@ -46,10 +46,8 @@ func learn(ctx context.Context, m *Manager, o observed, mem memory, in inbox) (o
 // ended has ended, also while the runtime lists it as running. It stays in the runtime until that agrees. If the kernel has not said that it has
 // ended, the proxy is asked.
 func afterExits(o observed, exits map[string]processExit, now time.Time) observed {
-	proxies := maps.Clone(o.proxies)
-	if proxies == nil {
-		proxies = map[string]proxy{}
-	}
+	proxies := map[string]proxy{}
+	maps.Copy(proxies, o.proxies)
 	o.containers = slices.Clone(o.containers)
 	for i, c := range o.containers {
 		p, known := proxies[c.ID]

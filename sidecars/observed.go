@@ -45,12 +45,9 @@ func versionOf(c sidecar.Container) string { return strings.TrimSuffix(c.Hash, o
 
 // with returns the sandbox with what is known of a container's proxy.
 func (o observed) with(id string, p proxy) observed {
-	proxies := map[string]proxy{id: p}
-	for other, known := range o.proxies {
-		if other != id {
-			proxies[other] = known
-		}
-	}
+	proxies := map[string]proxy{}
+	maps.Copy(proxies, o.proxies)
+	proxies[id] = p
 	o.proxies = proxies
 	return o
 }

@@ -76,11 +76,8 @@ func (h Home) change(f func(Notes)) error {
 	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("note something about a proxy: lock %s: %w", h.Path, err)
 	}
-	before := h.Notes()
-	now := maps.Clone(before)
-	if now == nil {
-		now = Notes{}
-	}
+	before, now := h.Notes(), Notes{}
+	maps.Copy(now, before)
 	if f(now); maps.Equal(before, now) {
 		return nil
 	}
@@ -178,21 +175,16 @@ func (n Notes) With(kind Note, epoch uint32) Notes {
 	if n.Has(kind, epoch) {
 		return n
 	}
-	out := maps.Clone(n)
-	if out == nil {
-		out = Notes{}
-	}
-	out[keyOf(kind, epoch)] = nodeTime()
-	return out
+	return n.with(keyOf(kind, epoch))
 }
 
 // WithFinished returns the notes and that the application has ended.
-func (n Notes) WithFinished() Notes {
-	out := maps.Clone(n)
-	if out == nil {
-		out = Notes{}
-	}
-	out[finishedNote] = nodeTime()
+func (n Notes) WithFinished() Notes { return n.with(finishedNote) }
+
+func (n Notes) with(key string) Notes {
+	out := Notes{}
+	maps.Copy(out, n)
+	out[key] = nodeTime()
 	return out
 }
 
