@@ -86,21 +86,6 @@ func name(k podnet.Key) string { return filepath.Base(k.PodUID) + "." + filepath
 // Owner is a user and a group of the node.
 type Owner struct{ UID, GID int64 }
 
-// RunDirectory is the directory of the sandbox that its proxies can write to.
-func (h Homes) RunDirectory(s podnet.Sandbox) string {
-	return h.Of(s.Key()).Run()
-}
-
-// HandoverSocket is the path of the socket through which an epoch's HAProxy hands over its listeners.
-func (h Homes) HandoverSocket(s podnet.Sandbox, epoch uint32) string {
-	return filepath.Join(h.RunDirectory(s), profile.HandoverSocket(epoch))
-}
-
-// AdminSocket is the path of the socket on which an epoch's Envoy has its admin interface.
-func (h Homes) AdminSocket(s podnet.Sandbox, epoch uint32) string {
-	return filepath.Join(h.RunDirectory(s), profile.AdminSocket(epoch))
-}
-
 // Prepare makes the directories that all proxies of the sandbox share. Existing ones stay.
 func (h Home) Prepare(o Owner) error {
 	if err := os.MkdirAll(h.Path, 0o711); err != nil { //nolint:gosec // the root directory above lets only root pass

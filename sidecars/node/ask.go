@@ -49,13 +49,13 @@ func (a asker) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, ep
 		return err
 	}
 	if p.Spec.Handover == profile.HandoverHAProxy && q == probe.Ready {
-		if err := askHAProxy(ctx, a.homes.HandoverSocket(s, epoch)); err != nil {
+		if err := a.askHAProxy(ctx, s, profile.HandoverSocket(epoch)); err != nil {
 			return err
 		}
 	}
 	switch {
 	case r.Socket != "":
-		conn, err := home.DialSocket(ctx, filepath.Join(a.homes.RunDirectory(s), r.Socket))
+		conn, err := a.dialSocket(ctx, s, r.Socket)
 		if err != nil {
 			return err
 		}
@@ -70,22 +70,22 @@ func (a asker) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, ep
 
 // askHAProxy returns nil if a HAProxy answers on its admin socket. That it takes a connection says nothing: the kernel takes those of a process
 // that is stopped, or hangs.
-func askHAProxy(ctx context.Context, path string) error {
-	conn, err := home.DialSocket(ctx, path)
+func (a asker) askHAProxy(ctx context.Context, s podnet.Sandbox, socket string) error {
+	conn, err := a.dialSocket(ctx, s, socket)
 	if err != nil {
 		return err
 	}
 	defer conn.Close() //nolint:errcheck // all was read
 	deadline, _ := ctx.Deadline()
 	if err := conn.SetDeadline(deadline); err != nil {
-		return fmt.Errorf("ask the proxy's socket %s: %w", filepath.Base(path), err)
+		return fmt.Errorf("ask the proxy's socket %s: %w", socket, err)
 	}
 	var answer [1]byte
 	if _, err = conn.Write([]byte("show info\n")); err == nil {
 		_, err = conn.Read(answer[:])
 	}
 	if err != nil { // its text has the number of a descriptor, which is another one each time
-		return fmt.Errorf("the proxy does not answer on its socket %s", filepath.Base(path))
+		return fmt.Errorf("the proxy does not answer on its socket %s", socket)
 	}
 	return nil
 }
@@ -132,6 +132,11 @@ func (a asker) dial(ctx context.Context, s podnet.Sandbox, port int32) (net.Conn
 	return conn, nil
 }
 
+// dialSocket connects to a socket in the directory of the sandbox that its proxies can write to.
+func (a asker) dialSocket(ctx context.Context, s podnet.Sandbox, name string) (net.Conn, error) {
+	return home.DialSocket(ctx, filepath.Join(a.homes.Of(s.Key()).Run(), name))
+}
+
 // connect connects a socket to a port of 127.0.0.1, and closes it if that fails.
 func connect(ctx context.Context, fd int, port int32) (net.Conn, error) {
 	err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(port), Addr: [4]byte{127, 0, 0, 1}})
@@ -163,9 +168,7 @@ func connect(ctx context.Context, fd int, port int32) (net.Conn, error) {
 
 func (a asker) askHTTP(ctx context.Context, s podnet.Sandbox, page *profile.HTTPGet) error {
 	if page.Socket != "" {
-		return ask(ctx, http.MethodGet, "http://localhost"+page.Path, func(ctx context.Context) (net.Conn, error) {
-			return home.DialSocket(ctx, filepath.Join(a.homes.RunDirectory(s), page.Socket))
-		})
+		return ask(ctx, http.MethodGet, "http://localhost"+page.Path, func(ctx context.Context) (net.Conn, error) { return a.dialSocket(ctx, s, page.Socket) })
 	}
 	url := "http://127.0.0.1:" + strconv.Itoa(int(page.Port)) + page.Path
 	return ask(ctx, http.MethodGet, url, func(ctx context.Context) (net.Conn, error) { return a.dial(ctx, s, page.Port) })
@@ -175,9 +178,7 @@ func (a asker) askHTTP(ctx context.Context, s podnet.Sandbox, page *profile.HTTP
 func (a asker) Serves(ctx context.Context, s podnet.Sandbox, epoch uint32) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	return ask(ctx, http.MethodGet, "http://localhost/ready", func(ctx context.Context) (net.Conn, error) {
-		return home.DialSocket(ctx, a.homes.AdminSocket(s, epoch))
-	})
+	return a.askHTTP(ctx, s, &profile.HTTPGet{Socket: profile.AdminSocket(epoch), Path: "/ready"})
 }
 
 // Listens returns sidecars.ErrNobodyListens if connections to the profile's outbound port are refused.

@@ -32,13 +32,13 @@ func TestAsk_eachKindOfReadiness_isAsked(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	a := asker{namespaces: e, homes: home.Homes{Root: dir}}
-	run := a.homes.RunDirectory(s)
+	run := a.homes.Of(s.Key()).Run()
 	if err := os.MkdirAll(run, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	listenUnix(t, filepath.Join(run, "admin"))
-	go answerLine(listenUnix(t, a.homes.HandoverSocket(s, 1)))
-	listenUnix(t, a.homes.HandoverSocket(s, 3)) // which nobody answers
+	go answerLine(listenUnix(t, filepath.Join(run, profile.HandoverSocket(1))))
+	listenUnix(t, filepath.Join(run, profile.HandoverSocket(3))) // which nobody answers
 	kerneltest.ListenTCP(t, ns, kerneltest.Owner{}, false, "127.0.0.1:7005")
 	outside := filepath.Join(dir, "outside")
 	listenUnix(t, outside)
