@@ -107,30 +107,49 @@ func (t Template) execute(data any) (string, error) {
 
 // quoteAll adds the quoter to every pipeline below n that prints.
 func quoteAll(n parse.Node) {
-	switch n := n.(type) {
-	case *parse.ListNode:
-		if n == nil {
-			return
+	walk(n, true, func(n parse.Node, _ bool) {
+		if action, prints := n.(*parse.ActionNode); prints && len(action.Pipe.Decl) == 0 && !unquoted(action.Pipe) {
+			action.Pipe.Cmds = append(action.Pipe.Cmds, call(quoteFunc, action.Pos))
 		}
-		for _, child := range n.Nodes {
-			quoteAll(child)
-		}
-	case *parse.ActionNode:
-		if len(n.Pipe.Decl) == 0 && !unquoted(n.Pipe) {
-			n.Pipe.Cmds = append(n.Pipe.Cmds, call(quoteFunc, n.Pos))
-		}
-	case *parse.IfNode:
-		quoteBranch(&n.BranchNode)
-	case *parse.RangeNode:
-		quoteBranch(&n.BranchNode)
-	case *parse.WithNode:
-		quoteBranch(&n.BranchNode)
-	}
+	})
 }
 
-func quoteBranch(b *parse.BranchNode) {
-	quoteAll(b.List)
-	quoteAll(b.ElseList)
+// walk visits a node, and then the nodes below it. dot reports whether the dot is the template's data there.
+func walk(n parse.Node, dot bool, visit func(n parse.Node, dot bool)) {
+	visit(n, dot)
+	branch := func(b *parse.BranchNode, inner bool) {
+		walk(b.Pipe, dot, visit)
+		walk(b.List, inner, visit)
+		if b.ElseList != nil {
+			walk(b.ElseList, dot, visit)
+		}
+	}
+	switch n := n.(type) {
+	case *parse.ListNode:
+		for _, child := range n.Nodes {
+			walk(child, dot, visit)
+		}
+	case *parse.ActionNode:
+		walk(n.Pipe, dot, visit)
+	case *parse.TemplateNode:
+		if n.Pipe != nil {
+			walk(n.Pipe, dot, visit)
+		}
+	case *parse.PipeNode:
+		for _, command := range n.Cmds {
+			for _, arg := range command.Args {
+				walk(arg, dot, visit)
+			}
+		}
+	case *parse.ChainNode:
+		walk(n.Node, dot, visit)
+	case *parse.IfNode:
+		branch(&n.BranchNode, dot)
+	case *parse.RangeNode:
+		branch(&n.BranchNode, false)
+	case *parse.WithNode:
+		branch(&n.BranchNode, false)
+	}
 }
 
 type bounded struct{ strings.Builder }
@@ -154,58 +173,22 @@ func (t Template) checkNames(shared bool) error {
 	if t.parsed.Tree == nil {
 		return nil
 	}
-	for _, one := range rootNames(t.parsed.Root, true) {
-		if slices.Contains(others, one) {
-			return fmt.Errorf(says, one)
-		}
-	}
-	return nil
-}
-
-// rootNames returns the fields of the template's data that a node names: by $ anywhere, and by the dot where that is the data itself.
-func rootNames(n parse.Node, dot bool) (out []string) {
-	switch n := n.(type) {
-	case *parse.ListNode:
-		if n == nil {
-			return nil
-		}
-		for _, child := range n.Nodes {
-			out = append(out, rootNames(child, dot)...)
-		}
-	case *parse.ActionNode:
-		return rootNames(n.Pipe, dot)
-	case *parse.TemplateNode:
-		return rootNames(n.Pipe, dot)
-	case *parse.PipeNode:
-		if n == nil {
-			return nil
-		}
-		for _, command := range n.Cmds {
-			for _, arg := range command.Args {
-				out = append(out, rootNames(arg, dot)...)
+	var wrong error
+	walk(t.parsed.Root, true, func(n parse.Node, dot bool) {
+		name := ""
+		switch n := n.(type) {
+		case *parse.FieldNode:
+			if dot {
+				name = n.Ident[0]
+			}
+		case *parse.VariableNode:
+			if len(n.Ident) > 1 && n.Ident[0] == "$" {
+				name = n.Ident[1]
 			}
 		}
-	case *parse.ChainNode:
-		return rootNames(n.Node, dot)
-	case *parse.FieldNode:
-		if dot {
-			return n.Ident[:1]
+		if wrong == nil && slices.Contains(others, name) {
+			wrong = fmt.Errorf(says, name)
 		}
-	case *parse.VariableNode:
-		if len(n.Ident) > 1 && n.Ident[0] == "$" {
-			return n.Ident[1:2]
-		}
-	case *parse.IfNode:
-		return branchNames(&n.BranchNode, dot, dot)
-	case *parse.RangeNode:
-		return branchNames(&n.BranchNode, dot, false)
-	case *parse.WithNode:
-		return branchNames(&n.BranchNode, dot, false)
-	}
-	return out
-}
-
-// branchNames is rootNames of a branch; inner reports whether the dot is still the data in its first list.
-func branchNames(b *parse.BranchNode, dot, inner bool) []string {
-	return slices.Concat(rootNames(b.Pipe, dot), rootNames(b.List, inner), rootNames(b.ElseList, dot))
+	})
+	return wrong
 }
