@@ -134,7 +134,7 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 	}
 	profiles.good, out.reports.gone = out.manager.LastGood, out.forgetRoutes
 	metrics := newProxyMetrics(out.manager.Figures)
-	out.manager.Started = observing(metrics.starts)
+	out.manager.Started = metrics.observe
 	if err := r.Register(metrics); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}

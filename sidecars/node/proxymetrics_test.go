@@ -21,7 +21,7 @@ func TestProxyMetrics_figures_areServed(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	m := newProxyMetrics(func() map[string]sidecars.Figures { return figures })
 	registry.MustRegister(m)
-	observing(m.starts)("edge", time.Second)
+	m.observe("edge", time.Second)
 	want := map[string]float64{
 		"managed_proxies edge ready": 3, "managed_proxies edge silent": 2, "managed_proxy_rollout_paused edge": 1, "managed_proxy_restarts_total edge": 4,
 		"managed_proxy_upgrades_total edge succeeded": 5, "managed_proxy_upgrades_total edge failed": 6, "managed_proxy_start_duration_seconds edge": 1,

@@ -40,7 +40,7 @@ func addShared(mgr manager.Manager, r prometheus.Registerer, c Config, to *Proxi
 	}
 	to.shared = m
 	metrics := newSharedMetrics(m.Figures)
-	m.Changed = observing(metrics.changes)
+	m.Changed = metrics.observe
 	if err := r.Register(metrics); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}

@@ -25,7 +25,7 @@ func TestSharedMetrics_figures_areServed(t *testing.T) {
 	m := newSharedMetrics(func() map[string]shared.Figures { return figures })
 	registry.MustRegister(m)
 	for range 3 {
-		observing(m.changes)("edge", time.Second)
+		m.observe("edge", time.Second)
 	}
 	want := map[string]float64{
 		"shared_proxy_pods edge served": 3, "shared_proxy_pods edge refused": 2, "shared_proxy_pods edge waiting": 1, "shared_proxy_up edge": 1, "shared_proxy_newest edge": 1,
