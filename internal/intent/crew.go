@@ -281,11 +281,17 @@ func (m member) belongsTo(group int64) bool {
 	return m.seen != nil && slices.Contains(m.seen.SupplementalGroups, group)
 }
 
-// TakesGroup returns a container that can act as a group which the pod gives to all of its containers, and the field that gives it; or "".
-// Ephemeral containers do not count, nor what only the runtime knows: the answer stays while the pod runs.
-func TakesGroup(pod *corev1.Pod, gid int64) (container, field string) {
-	asked := *pod
-	asked.Status = corev1.PodStatus{}
-	found := crewOf(&asked).taker(gidKind(), gid)
+// TakesID returns a container that runs with the user, or the group, of a proxy outside of the pod's spec. If there is none, it returns a container that
+// can act as the group because the pod gives it to all of its containers, and the field that gives it; or "". Ephemeral containers do not count, nor
+// what only the runtime knows: the answer stays while the pod runs.
+func TakesID(pod *corev1.Pod, id int64, isGroup bool) (container, field string) {
+	c, k := crew{pod: pod.Spec.SecurityContext}, uidKind()
+	if isGroup {
+		k = gidKind()
+	}
+	for _, one := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		c.others = append(c.others, member{name: one.Name, sc: one.SecurityContext})
+	}
+	found := c.rival(k, id)
 	return found.name, found.field
 }

@@ -81,18 +81,18 @@ func TestOf_groupOfAllContainers_isNotTheProxys(t *testing.T) {
 	}
 }
 
-func TestTakesGroup_podGivesIt_namesContainerAndField(t *testing.T) {
+func TestTakesID_podGivesIt_namesContainerAndField(t *testing.T) {
 	pod, _ := asking(crewPod(nil, ids{"app": nil}))
-	if container, field := TakesGroup(pod, 7001); container != "" || field != "" {
+	if container, field := TakesID(pod, 7001, true); container != "" || field != "" {
 		t.Errorf("a pod that gives nothing: %q, %q", container, field)
 	}
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{SupplementalGroups: []int64{7001}}
-	if container, field := TakesGroup(pod, 7001); container != "app" || field != "supplementalGroups" {
+	if container, field := TakesID(pod, 7001, true); container != "app" || field != "supplementalGroups" {
 		t.Errorf("%q, %q", container, field)
 	}
 	pod.Spec.Containers[0].SecurityContext = bound(as(-1, -1))
 	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debugger"}}}
-	if container, _ := TakesGroup(pod, 7001); container != "" {
+	if container, _ := TakesID(pod, 7001, true); container != "" {
 		t.Errorf("without new privileges: %q", container)
 	}
 }

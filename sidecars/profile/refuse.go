@@ -1,7 +1,6 @@
 package profile
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -43,7 +42,7 @@ func (p *Version) Unfit(pod *corev1.Pod) string {
 		return "the pod is a static pod, which has no ServiceAccount: the proxy could not show by a token who it is; make a DaemonSet of it, or choose the profile none"
 	}
 	named := func(name string) bool {
-		return slices.ContainsFunc(containers(pod), func(c *corev1.Container) bool { return c.Name == name })
+		return slices.ContainsFunc(containers(pod), func(c corev1.Container) bool { return c.Name == name })
 	}
 	switch {
 	case named(istioProxy):
@@ -51,63 +50,28 @@ func (p *Version) Unfit(pod *corev1.Pod) string {
 	case named(sidecar.ContainerName) && !p.Shared():
 		return "the pod has a container with the name " + sidecar.ContainerName + ", which the proxy's container has: give it another name, or choose the profile none"
 	}
-	if c := runsAsProxy(p, pod); c != "" {
-		if p.UID() == 0 {
-			return fmt.Sprintf("container %q runs as group %d, which is the proxy's: its traffic would not be redirected; give it another runAsGroup", c, p.Spec.RunAsGroup)
-		}
-		return fmt.Sprintf("container %q runs as user %d, which is the proxy's: its traffic would not be redirected; give it another runAsUser", c, p.Spec.RunAsUser)
+	byGroup, id := p.UID() == 0, p.Spec.RunAsUser // the rules know the proxy by its user or, if that is root, by its group
+	if byGroup {
+		id = p.Spec.RunAsGroup
 	}
-	if c, port := collision(p, pod); c != "" {
+	taker, field := intent.TakesID(pod, id, byGroup)
+	switch c, port := collision(p, pod); {
+	case taker != "" && field == "" && byGroup:
+		return fmt.Sprintf("container %q runs as group %d, which is the proxy's: its traffic would not be redirected; give it another runAsGroup", taker, id)
+	case taker != "" && field == "":
+		return fmt.Sprintf("container %q runs as user %d, which is the proxy's: its traffic would not be redirected; give it another runAsUser", taker, id)
+	case c != "":
 		return fmt.Sprintf("container %q listens on port %d, which the proxy needs: let it use another one, or choose a profile with other ports", c, port)
+	case taker != "":
+		return fmt.Sprintf("the pod's %s gives group %d, which is the proxy's, to container %q, too, which can act as it by a set-gid program: "+
+			"choose another group for %s, or set allowPrivilegeEscalation to false in all containers", field, id, taker, field)
 	}
-	return groupRefusal(p, pod)
-}
-
-// groupRefusal returns why the rules would take a container for a proxy that they know by its group, or "".
-func groupRefusal(p *Version, pod *corev1.Pod) string {
-	container, field := intent.TakesGroup(pod, p.Spec.RunAsGroup)
-	if p.UID() != 0 || container == "" {
-		return ""
-	}
-	return fmt.Sprintf("the pod's %s gives group %d, which is the proxy's, to container %q, too, which can act as it by a set-gid program: "+
-		"choose another group for %s, or set allowPrivilegeEscalation to false in all containers", field, p.Spec.RunAsGroup, container, field)
+	return ""
 }
 
 // showsToken reports whether a proxy of the profile gets a token of the pod's ServiceAccount.
 func showsToken(p *Version) bool {
 	return p.Spec.Istio != nil || slices.ContainsFunc(p.Spec.Secrets, func(s v1alpha1.SecretSource) bool { return s.ServiceAccountToken != nil })
-}
-
-// runsAsProxy returns the name of a container that the rules would take for the proxy, or "". They know the proxy by its user, or, if that is
-// root, by its group.
-func runsAsProxy(p *Version, pod *corev1.Pod) string {
-	group, of := p.UID() == 0, p.Spec.RunAsUser
-	if group {
-		of = p.Spec.RunAsGroup
-	}
-	var byDefault *int64
-	if sc := pod.Spec.SecurityContext; sc != nil {
-		byDefault = sc.RunAsUser
-		if group {
-			byDefault = sc.RunAsGroup
-		}
-	}
-	for _, c := range containers(pod) {
-		if id := cmp.Or(ownID(c, group), byDefault); id != nil && *id == of {
-			return c.Name
-		}
-	}
-	return ""
-}
-
-func ownID(c *corev1.Container, group bool) *int64 {
-	switch {
-	case c.SecurityContext == nil:
-		return nil
-	case group:
-		return c.SecurityContext.RunAsGroup
-	}
-	return c.SecurityContext.RunAsUser
 }
 
 // collision returns the name of a container that declares one of the proxy's ports, and the port.
@@ -125,12 +89,6 @@ func collision(p *Version, pod *corev1.Pod) (name string, port int32) {
 
 // containers returns the containers that a pod starts with. An ephemeral one would refuse the pod for good, since nothing takes it out of the spec:
 // a note of the pod's intent names it.
-func containers(pod *corev1.Pod) (out []*corev1.Container) {
-	for i := range pod.Spec.InitContainers {
-		out = append(out, &pod.Spec.InitContainers[i])
-	}
-	for i := range pod.Spec.Containers {
-		out = append(out, &pod.Spec.Containers[i])
-	}
-	return out
+func containers(pod *corev1.Pod) []corev1.Container {
+	return slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
 }
