@@ -130,7 +130,7 @@ func (t *trial) dropTakers(ctx context.Context) (found bool) {
 		if p == nil || p.before != nil {
 			continue
 		}
-		if err := portsFree(ctx, t.Sandboxes, m.Sandbox, t.profile.Ports()); isTaken(err) {
+		if err := t.Sandboxes.Free(ctx, m.Sandbox, t.profile.Ports()); isTaken(err) {
 			t.keepOut(p, err.Error(), firstFailure, lastFailure)
 			found = true
 		}

@@ -8,15 +8,11 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
-const (
-	// checkTimeout bounds one check by the proxy, and portTimeout one look at a pod's ports.
-	checkTimeout = 10 * time.Second
-	portTimeout  = 2 * time.Second
-)
+// checkTimeout bounds one check by the proxy.
+const checkTimeout = 10 * time.Second
 
 // configure brings the proxy's configuration to what its pods and its profile ask for.
 func (r *round) configure(ctx context.Context) error {
@@ -84,7 +80,7 @@ func (r *round) testPorts(ctx context.Context, p *plan) error {
 			free = append(free, m)
 			continue
 		}
-		err := portsFree(ctx, r.Sandboxes, m.Sandbox, p.profile.Ports())
+		err := r.Sandboxes.Free(ctx, m.Sandbox, p.profile.Ports())
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -96,13 +92,6 @@ func (r *round) testPorts(ctx context.Context, p *plan) error {
 	}
 	p.suspects = free
 	return nil
-}
-
-// portsFree returns why a pod's ports are not free, or cannot be looked at.
-func portsFree(ctx context.Context, in Sandboxes, s podnet.Sandbox, ports []uint16) error {
-	ctx, cancel := context.WithTimeout(ctx, portTimeout)
-	defer cancel()
-	return in.Free(ctx, s, ports)
 }
 
 // portsAgain is the time between two looks at the ports of pods whose proxy does not run.
@@ -129,7 +118,7 @@ func (r *round) shrink(ctx context.Context) error {
 			continue
 		}
 		if look {
-			if err := portsFree(ctx, r.Sandboxes, now.sandbox, p.Ports()); isTaken(err) {
+			if err := r.Sandboxes.Free(ctx, now.sandbox, p.Ports()); isTaken(err) {
 				r.refuse(now, err.Error())
 				continue
 			}

@@ -37,7 +37,7 @@ type Sandboxes interface {
 	Ready(ctx context.Context, s podnet.Sandbox) (bool, error)
 	// Name returns the name of a sandbox's network namespace in /var/run/netns, or podnet.ErrGone if there is none any more.
 	Name(ctx context.Context, s podnet.Sandbox) (netns string, err error)
-	// Free returns sidecars.ErrPortTaken if a process in a sandbox has one of the ports, bound is enough.
+	// Free returns sidecars.ErrPortTaken if a process in a sandbox has one of the ports, bound is enough. It takes a second at most.
 	Free(ctx context.Context, s podnet.Sandbox, ports []uint16) error
 }
 
