@@ -38,19 +38,16 @@ type Homes struct {
 	MayHaveSecrets func() error
 }
 
-// NewHomes makes the root, and keeps everybody but the node's root out of it. It refuses a directory on a disk.
+// NewHomes makes the root. It refuses a directory on a disk.
 func NewHomes(root string) (Homes, error) {
 	if err := InMemory(root); err != nil {
 		return Homes{}, err
 	}
-	if err := os.Chmod(root, 0o700); err != nil { //nolint:gosec // a directory
-		return Homes{}, fmt.Errorf("close %s to others: %w", root, err)
-	}
 	return Homes{Root: root, MayHaveSecrets: func() error { return notSwapped(root) }}, nil
 }
 
-// InMemory makes a directory, and returns why the files of proxies are not to be put there, or nil: they must not outlive a restart of the node, as
-// the sandboxes of pods do not.
+// InMemory makes a directory that only the node's root may enter, and returns why the files of proxies are not to be put there, or nil: they must not
+// outlive a restart of the node, as the sandboxes of pods do not.
 func InMemory(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make directory for proxies: %w", err)
@@ -61,6 +58,9 @@ func InMemory(dir string) error {
 	}
 	if fs.Type != unix.TMPFS_MAGIC {
 		return fmt.Errorf("%s is not in memory (tmpfs): the files of proxies are not to be kept on a disk", dir)
+	}
+	if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a directory, which the kubelet may have made
+		return fmt.Errorf("close %s to others: %w", dir, err)
 	}
 	return nil
 }

@@ -183,14 +183,8 @@ func (m *Manager) Start(ctx context.Context) error {
 	}
 }
 
-// find makes the root, and a group for each profile that an agent has worked on before: its pods may have left meanwhile.
+// find makes a group for each profile that an agent has worked on before: its pods may have left meanwhile.
 func (m *Manager) find() error {
-	if err := os.MkdirAll(m.Root, dirMode); err != nil {
-		return fmt.Errorf("make directory for shared proxies: %w", err)
-	}
-	if err := os.Chmod(m.Root, dirMode); err != nil { // the kubelet may have made it
-		return fmt.Errorf("close %s to others: %w", m.Root, err)
-	}
 	entries, err := os.ReadDir(m.Root)
 	if err != nil {
 		return fmt.Errorf("look for shared proxies: %w", err)
