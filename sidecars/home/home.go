@@ -130,7 +130,7 @@ func (e Epoch) WriteFiles(files map[string]string, o Owner) error {
 		return err
 	}
 	for name, content := range files {
-		if err := writeOwned(filepath.Join(dir, name), []byte(content), o); err != nil {
+		if err := WriteOwned(filepath.Join(dir, name), []byte(content), 0o400, o); err != nil {
 			return err
 		}
 	}
@@ -172,9 +172,9 @@ func DialSocket(ctx context.Context, path string) (net.Conn, error) {
 // istioHome is the directory of what only Istio's proxy has.
 func istioHome(e Epoch) string { return e.path("istio") }
 
-// writeOwned writes a file that only the proxy can read.
-func writeOwned(path string, content []byte, o Owner) error {
-	if err := os.WriteFile(path, content, 0o400); err != nil {
+// WriteOwned writes a file of a proxy's. An owner's UID of -1 leaves it root's.
+func WriteOwned(path string, content []byte, mode os.FileMode, o Owner) error {
+	if err := os.WriteFile(path, content, mode); err != nil {
 		return fmt.Errorf("write file of the proxy: %w", err)
 	}
 	if err := os.Lchown(path, int(o.UID), int(o.GID)); err != nil {

@@ -89,7 +89,7 @@ func (d secretDir) replace(files map[string][]byte, now time.Time) error {
 		return err
 	}
 	for name, content := range files {
-		if err := writeOwned(filepath.Join(dir, name), content, d.Owner); err != nil {
+		if err := WriteOwned(filepath.Join(dir, name), content, 0o400, d.Owner); err != nil {
 			return err
 		}
 	}

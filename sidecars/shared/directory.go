@@ -114,7 +114,7 @@ func (d directory) write(files map[string]string, gid int64) (name string, err e
 	}
 	err = os.Lchown(path, -1, int(gid))
 	for file, content := range files {
-		err = errors.Join(err, writeFile(filepath.Join(path, file), content, gid))
+		err = errors.Join(err, home.WriteOwned(filepath.Join(path, file), []byte(content), fileMode, home.Owner{UID: -1, GID: gid}))
 	}
 	if err == nil {
 		err = d.point(nextLink, name)
@@ -123,16 +123,6 @@ func (d directory) write(files map[string]string, gid int64) (name string, err e
 		return "", errors.Join(err, os.RemoveAll(path))
 	}
 	return name, nil
-}
-
-func writeFile(path, content string, gid int64) error {
-	if err := os.WriteFile(path, []byte(content), fileMode); err != nil {
-		return fmt.Errorf("write file of the proxy: %w", err)
-	}
-	if err := os.Lchown(path, -1, int(gid)); err != nil {
-		return fmt.Errorf("give file to the proxy's group: %w", err)
-	}
-	return nil
 }
 
 func (d directory) unused() (string, error) {
