@@ -132,7 +132,7 @@ func failed(ctx context.Context, m *Manager, o observed, mem memory, hash, why s
 		m.counts.change(o.choice, func(of *Figures) { of.Failed++ })
 	}
 	if upgrade && was == rollout.ForUpgrade {
-		logUnnoted(ctx, p, m.good.Fails(p))
+		logUnnoted(ctx, p, m.Good.Fails(p))
 	}
 	if !upgrade {
 		p = nil

@@ -311,7 +311,7 @@ func TestIstio_olderProxyStaysReady_newestConfigurationIsKept(t *testing.T) {
 		n.mustSay(t, "u2", v1alpha1.Running, true)
 		m.Follow(sandboxOf("u1"))
 		after(time.Second)
-		if got := m.good.Istio("edge", *n.profile.Spec.Istio); got == nil || got.Mesh != n.meshed.mesh {
+		if got := m.Good.Istio("edge", *n.profile.Spec.Istio); got == nil || got.Mesh != n.meshed.mesh {
 			t.Errorf("kept is %+v", got)
 		}
 	})

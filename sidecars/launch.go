@@ -130,7 +130,7 @@ func (l launch) withIstio(ctx context.Context, m *Manager) (launch, error) {
 			return out, nil
 		}
 	}
-	last := m.good.Istio(l.instance.Version.Name, of)
+	last := m.Good.Istio(l.instance.Version.Name, of)
 	if last == nil {
 		return l, why
 	}

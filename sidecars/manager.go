@@ -34,7 +34,6 @@ import (
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/probe"
-	"istio-pod-network-controller/sidecars/profile"
 	"istio-pod-network-controller/sidecars/rollout"
 )
 
@@ -71,16 +70,15 @@ type Manager struct {
 	Reporter      Reporter
 	Routes        Routes
 	Homes         home.Homes
-	// Profiles is a directory that survives a start of the node, for the versions of profiles that work.
-	Profiles string
-	Rollout  *rollout.Queue
+	Rollout       *rollout.Queue
+	// Good has the versions of profiles that work, in a directory that survives a start of the node.
+	Good *rollout.Good
 	// Started gets the duration of each start: from when a sandbox without a proxy is followed until its first proxy is ready. It may be nil.
 	Started func(profile string, took time.Duration)
 
 	once     sync.Once
 	lanes    probe.Lanes
 	followed *registry
-	good     *rollout.Good
 	duty     duty
 	counts   counts
 }
@@ -134,24 +132,6 @@ func (m *Manager) Notify(profile string) {
 	m.followed.enqueueProfile(profile)
 }
 
-// Remembered returns the profiles of which this node knows a version that works, deleted ones among them.
-func (m *Manager) Remembered() []string {
-	m.init()
-	return m.good.Profiles()
-}
-
-// LastGood returns the version of a profile that is known to work on the node, nil if there is none.
-func (m *Manager) LastGood(name string) *profile.Spec {
-	m.init()
-	return m.good.Last(name)
-}
-
-// ForgetProfile forgets which version of a profile works: the profile is gone.
-func (m *Manager) ForgetProfile(name string) error {
-	m.init()
-	return m.good.Forget(name)
-}
-
 // ContainerEnded has the proxies of a sandbox finish if its last application container has ended, and none will be started again. If ended is not
 // Exited, the runtime's list decides. It is called while the runtime waits for the answer: it only reads from the runtime, and signals. The runtime ends
 // the sandbox soon after, by SIGKILL. While another agent works, which is told of the end, too, it is only remembered.
@@ -178,7 +158,6 @@ func (m *Manager) ContainerEnded(ctx context.Context, s podnet.Sandbox, ended si
 func (m *Manager) init() {
 	m.once.Do(func() {
 		m.lanes = probe.NewLanes()
-		m.good = &rollout.Good{Dir: m.Profiles}
 		m.followed = newRegistry()
 	})
 }

@@ -322,7 +322,7 @@ func TestStep_profileGoesDuringStart_proxyGoesOn(t *testing.T) {
 		m.Notify("")
 		after(100 * time.Millisecond)
 		n.mustSay(t, "u1", v1alpha1.Starting, false)
-		if good := m.Remembered(); len(good) > 0 {
+		if good := m.Good.Profiles(); len(good) > 0 {
 			t.Errorf("good versions of %q", good)
 		}
 		after(10 * time.Second)

@@ -23,11 +23,11 @@ func noteGood(ctx context.Context, m *Manager, o observed) observed {
 	p := o.choice.Profile
 	works := func(c sidecar.Container) bool { return versionOf(c) == p.Hash && o.isReady(c) }
 	if p != nil && slices.ContainsFunc(o.containers, works) {
-		logUnnoted(ctx, p, m.good.Works(p))
+		logUnnoted(ctx, p, m.Good.Works(p))
 	}
 	for _, c := range o.containers {
 		if known := o.proxies[c.ID]; p != nil && known.sources != nil && o.isReady(c) {
-			logUnnoted(ctx, p, m.good.Computed(p.Name, known.sources))
+			logUnnoted(ctx, p, m.Good.Computed(p.Name, known.sources))
 			known.sources = nil
 			o = o.with(c.ID, known)
 		}
@@ -133,7 +133,7 @@ func servesRotated(o observed) bool {
 // versionsOf returns what the node knows of a profile's versions beside the present one.
 func versionsOf(m *Manager, present *profile.Version) (out versions) {
 	if present != nil {
-		out.lastGood, out.earlier, out.presentFailed = m.good.Before(present)
+		out.lastGood, out.earlier, out.presentFailed = m.Good.Before(present)
 	}
 	return out
 }

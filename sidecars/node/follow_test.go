@@ -43,7 +43,7 @@ func TestFollow_checkOfAPod_hasNoProxyLookedAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &refusing{}
 		p := &Proxies{cluster: sidecarCluster{profiles: newProfiles(nil, "n1"), routes: notes}, reports: reports, manager: &sidecars.Manager{
-			Runtime: r, Cluster: r, Reporter: r, Homes: homes, Rollout: &rollout.Queue{},
+			Runtime: r, Cluster: r, Reporter: r, Homes: homes, Good: &rollout.Good{}, Rollout: &rollout.Queue{},
 		}}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})

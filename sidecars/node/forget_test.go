@@ -24,15 +24,15 @@ func TestForgetGone_profileDeleted_isForgotten(t *testing.T) {
 	}
 	reports := newSidecarReports(nil, nil, "node-1")
 	p := &Proxies{cluster: cluster, reports: reports, podGone: make(chan struct{}, 1), manager: &sidecars.Manager{
-		Homes: home.Homes{Root: root}, Profiles: root, Rollout: &rollout.Queue{}, Reporter: ownReporter{reports},
+		Homes: home.Homes{Root: root}, Good: &rollout.Good{Dir: root}, Rollout: &rollout.Queue{}, Reporter: ownReporter{reports},
 	}}
 	if _, _, err := p.cluster.routes.applied(theSandbox(), routeTarget{Profile: "led"}); err != nil {
 		t.Fatal(err)
 	}
 	remembers := func(want ...string) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("%q are remembered", want), func() bool { return slices.Equal(p.manager.Remembered(), want) },
-			func() string { return fmt.Sprint(p.manager.Remembered()) })
+		eventually(t, fmt.Sprintf("%q are remembered", want), func() bool { return slices.Equal(p.manager.Good.Profiles(), want) },
+			func() string { return fmt.Sprint(p.manager.Good.Profiles()) })
 	}
 	go func() { _ = p.forgetGone(t.Context()) }()
 	remembers("edge", "led")

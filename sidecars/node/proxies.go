@@ -129,10 +129,10 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 	out.manager = &sidecars.Manager{
 		Runtime: runtime, Images: images, Prober: &sidecarProber{programs: runtime},
 		Cluster: ownCluster{out.cluster}, ControlPlanes: out.cluster, Asker: asker{c.Namespaces, homes},
-		Reporter: ownReporter{out.reports}, Routes: out, Homes: homes, Profiles: c.Profiles, Rollout: &rollout.Queue{},
+		Reporter: ownReporter{out.reports}, Routes: out, Homes: homes, Good: &rollout.Good{Dir: c.Profiles}, Rollout: &rollout.Queue{},
 		Secrets: &sidecarSecrets{volumes: volumes, audiences: c.TokenAudiences, client: mgr.GetClient(), configMaps: &configMaps{api: api}},
 	}
-	profiles.good, out.reports.gone = out.manager.LastGood, out.forgetRoutes
+	profiles.good, out.reports.gone = out.manager.Good.Last, out.forgetRoutes
 	metrics := newProxyMetrics(out.manager.Figures)
 	out.manager.Started = metrics.observe
 	if err := r.Register(metrics); err != nil {
@@ -168,7 +168,7 @@ func concernsNode(node string) predicate.Predicate {
 // forgetGone forgets the profiles that were deleted while no agent ran, or while rules led to their proxies: now and then, and after a pod has gone.
 func (p *Proxies) forgetGone(ctx context.Context) error {
 	for {
-		for _, name := range p.manager.Remembered() {
+		for _, name := range p.manager.Good.Profiles() {
 			if err := p.forgetIfGone(ctx, name); err != nil && ctx.Err() == nil {
 				ctrl.Log.Error(err, "profile not looked at that may be gone", "profile", name)
 			}
@@ -191,7 +191,7 @@ func (p *Proxies) forgetIfGone(ctx context.Context, name string) error {
 	if p.cluster.routes.leadTo(name) {
 		return nil
 	}
-	return p.manager.ForgetProfile(name)
+	return p.manager.Good.Forget(name)
 }
 
 // profileChanged has the proxies of a profile looked at. It is also called for profiles that are gone.

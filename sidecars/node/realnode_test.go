@@ -61,7 +61,7 @@ func (n *realNode) agent(t *testing.T, change ...func(*sidecars.Manager)) (m *si
 	n.killed, n.calls = cancel, 0
 	n.mu.Unlock()
 	m = &sidecars.Manager{
-		Runtime: n, Images: n, Prober: n, Cluster: n, Reporter: n, Routes: n, Homes: n.homes, Rollout: &rollout.Queue{}, Asker: asker{namespaces(t), n.homes},
+		Runtime: n, Images: n, Prober: n, Cluster: n, Reporter: n, Routes: n, Homes: n.homes, Good: &rollout.Good{}, Rollout: &rollout.Queue{}, Asker: asker{namespaces(t), n.homes},
 	}
 	for _, f := range change {
 		f(m)
