@@ -32,7 +32,7 @@ func startAgent(t *testing.T, n *fakeNode, root string) (m *Manager, stop func()
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	dead := false
-	m = &Manager{Runtime: n, Secrets: n, Images: n, Cluster: n, ControlPlanes: n, Asker: n, Reporter: n, Routes: n, Homes: home.Homes{Root: root}, Good: &rollout.Good{Dir: filepath.Join(root, "profiles")}, Rollout: &rollout.Queue{}}
+	m = New(Config{Runtime: n, Secrets: n, Images: n, Cluster: n, ControlPlanes: n, Asker: n, Reporter: n, Routes: n, Homes: home.Homes{Root: root}, Good: &rollout.Good{Dir: filepath.Join(root, "profiles")}, Rollout: &rollout.Queue{}})
 	n.change(func() { n.killed, n.calls = func() { dead = true; cancel(); home.Unlock(m.duty.lock) }, 0 }) // the kernel frees a dead agent's lock
 	n.manager = m
 	if n.arrange != nil {

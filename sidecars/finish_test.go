@@ -216,7 +216,7 @@ func TestSweep_applicationEndedLately_keepsHome(t *testing.T) {
 
 // The runtime waits for the answer, so a sandbox that is not followed costs no question.
 func TestContainerEnded_notFollowed_asksNothing(t *testing.T) {
-	m := &Manager{Homes: home.Homes{Root: t.TempDir()}} // without a runtime to ask
+	m := New(Config{Homes: home.Homes{Root: t.TempDir()}}) // without a runtime to ask
 	if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), exitedApp("app", 0, 0)); err != nil {
 		t.Error(err)
 	}

@@ -59,6 +59,16 @@ const (
 //   - Of two agents of the node only the holder of the lock of Homes.Root works. The other one remembers what it is told, and takes over once
 //     the first one's workers have ended. Routes, reports and shared proxies are not the Manager's: both agents keep them.
 type Manager struct {
+	Config
+
+	lanes    probe.Lanes
+	followed *registry
+	duty     duty
+	counts   counts
+}
+
+// Config is what a Manager needs.
+type Config struct {
 	Runtime Runtime
 	Images  Images
 	Secrets home.Secrets
@@ -75,24 +85,21 @@ type Manager struct {
 	Good *rollout.Good
 	// Started gets the duration of each start: from when a sandbox without a proxy is followed until its first proxy is ready. It may be nil.
 	Started func(profile string, took time.Duration)
+}
 
-	once     sync.Once
-	lanes    probe.Lanes
-	followed *registry
-	duty     duty
-	counts   counts
+// New returns a Manager that follows no sandbox.
+func New(c Config) *Manager {
+	return &Manager{Config: c, lanes: probe.NewLanes(), followed: newRegistry()}
 }
 
 // Follow has a sandbox's proxy looked after from now on. It returns at once. An older sandbox of the pod is no longer followed.
 func (m *Manager) Follow(s podnet.Sandbox) {
-	m.init()
 	left(m, m.followed.drop(func(other podnet.Key) bool { return other.PodUID == s.UID && other != s.Key() }))
 	m.followed.add(s)
 }
 
 // Keep is Follow, but a sandbox that is followed already is not looked at for it.
 func (m *Manager) Keep(s podnet.Sandbox) {
-	m.init()
 	if now, followed := m.followed.find(s.Key()); !followed || now != s {
 		m.Follow(s)
 	}
@@ -100,7 +107,6 @@ func (m *Manager) Keep(s podnet.Sandbox) {
 
 // Unfollow forgets a pod that is gone. Its proxies end with its application, which runs on for a moment if the pod was deleted by force.
 func (m *Manager) Unfollow(podUID string) {
-	m.init()
 	left(m, m.followed.drop(func(key podnet.Key) bool { return key.PodUID == podUID }))
 	m.Reporter.Forget(podUID)
 }
@@ -122,13 +128,11 @@ func left(m *Manager, gone []podnet.Key) {
 
 // Follows reports whether a pod's proxy is looked after.
 func (m *Manager) Follows(podUID string) bool {
-	m.init()
 	return m.followed.hasPod(podUID)
 }
 
 // Notify has all sandboxes of a profile, or all if name is empty, looked at.
 func (m *Manager) Notify(profile string) {
-	m.init()
 	m.followed.enqueueProfile(profile)
 }
 
@@ -136,7 +140,6 @@ func (m *Manager) Notify(profile string) {
 // Exited, the runtime's list decides. It is called while the runtime waits for the answer: it only reads from the runtime, and signals. The runtime ends
 // the sandbox soon after, by SIGKILL. While another agent works, which is told of the end, too, it is only remembered.
 func (m *Manager) ContainerEnded(ctx context.Context, s podnet.Sandbox, ended sidecar.Application) error {
-	m.init()
 	key := s.Key()
 	if _, followed := m.followed.find(key); !followed || m.Homes.Of(key).Notes().Finished(time.Now()) {
 		return nil
@@ -155,16 +158,8 @@ func (m *Manager) ContainerEnded(ctx context.Context, s podnet.Sandbox, ended si
 	return finish(ctx, m.Runtime, key, m.Homes.Of(key))
 }
 
-func (m *Manager) init() {
-	m.once.Do(func() {
-		m.lanes = probe.NewLanes()
-		m.followed = newRegistry()
-	})
-}
-
 // Figures returns those of each profile that pods of this node have chosen.
 func (m *Manager) Figures() map[string]Figures {
-	m.init()
 	out := map[string]Figures{}
 	for name, pods := range m.followed.health() {
 		of := m.counts.of(name)

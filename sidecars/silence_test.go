@@ -25,7 +25,7 @@ func TestSecrets_errorsAndLogs_containNone(t *testing.T) {
 		note := func(what string, of any) { n.change(func() { fmt.Fprintf(&said, "%s %+v\n", what, of) }) }
 		logger := funcr.New(func(prefix, args string) { note(prefix, args) }, funcr.Options{Verbosity: 10})
 		ctx, cancel := context.WithCancel(log.IntoContext(t.Context(), logger))
-		m := &Manager{Runtime: n, Images: n, Cluster: n, Asker: n, Reporter: n, Routes: n, Secrets: n, Homes: home.Homes{Root: t.TempDir()}, Good: &rollout.Good{Dir: t.TempDir()}, Rollout: &rollout.Queue{}}
+		m := New(Config{Runtime: n, Images: n, Cluster: n, Asker: n, Reporter: n, Routes: n, Secrets: n, Homes: home.Homes{Root: t.TempDir()}, Good: &rollout.Good{Dir: t.TempDir()}, Rollout: &rollout.Queue{}})
 		done := make(chan struct{})
 		go func() { defer close(done); _ = m.Start(ctx) }()
 		m.Follow(sandboxOf("u1"))

@@ -13,7 +13,6 @@ import (
 
 // Start works until ctx ends, once no other agent of the node does. It is a manager.Runnable.
 func (m *Manager) Start(ctx context.Context) error {
-	m.init()
 	lock := home.AwaitLock(ctx, m.Homes.Root)
 	if lock == nil {
 		m.followed.queue.ShutDown()

@@ -42,9 +42,9 @@ func TestFollow_checkOfAPod_hasNoProxyLookedAt(t *testing.T) {
 	reports, notes := newSidecarReports(nil, nil, "node-1"), newRoutesIn(t, t.TempDir())
 	synctest.Test(t, func(t *testing.T) {
 		r := &refusing{}
-		p := &Proxies{cluster: sidecarCluster{profiles: newProfiles(nil, "n1"), routes: notes}, reports: reports, manager: &sidecars.Manager{
+		p := &Proxies{cluster: sidecarCluster{profiles: newProfiles(nil, "n1"), routes: notes}, reports: reports, manager: sidecars.New(sidecars.Config{
 			Runtime: r, Cluster: r, Reporter: r, Homes: homes, Good: &rollout.Good{}, Rollout: &rollout.Queue{},
-		}}
+		})}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); _ = p.manager.Start(ctx) }()

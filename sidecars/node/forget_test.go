@@ -23,9 +23,9 @@ func TestForgetGone_profileDeleted_isForgotten(t *testing.T) {
 		}
 	}
 	reports := newSidecarReports(nil, nil, "node-1")
-	p := &Proxies{cluster: cluster, reports: reports, podGone: make(chan struct{}, 1), manager: &sidecars.Manager{
+	p := &Proxies{cluster: cluster, reports: reports, podGone: make(chan struct{}, 1), manager: sidecars.New(sidecars.Config{
 		Homes: home.Homes{Root: root}, Good: &rollout.Good{Dir: root}, Rollout: &rollout.Queue{}, Reporter: ownReporter{reports},
-	}}
+	})}
 	if _, _, err := p.cluster.routes.applied(theSandbox(), routeTarget{Profile: "led"}); err != nil {
 		t.Fatal(err)
 	}

@@ -81,7 +81,7 @@ func newChanging(t *testing.T) *changing {
 func (m *changing) restart() {
 	m.t.Helper()
 	m.Proxies = &Proxies{
-		manager: &sidecars.Manager{Good: &rollout.Good{}, Rollout: &rollout.Queue{}}, shared: m.node, reports: newSidecarReports(nil, nil, "node-1"),
+		manager: sidecars.New(sidecars.Config{Good: &rollout.Good{}, Rollout: &rollout.Queue{}}), shared: m.node, reports: newSidecarReports(nil, nil, "node-1"),
 	}
 	m.manager.Reporter, m.reports.gone = ownReporter{m.reports}, m.forgetRoutes
 	m.reread()

@@ -126,12 +126,12 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 	}
 	volumes := secretvolume.Volumes{Root: c.Secrets}
 	images := &sidecarImages{runtime: runtime, secrets: volumes, pause: pullPause}
-	out.manager = &sidecars.Manager{
+	out.manager = sidecars.New(sidecars.Config{
 		Runtime: runtime, Images: images, Prober: &sidecarProber{programs: runtime},
 		Cluster: ownCluster{out.cluster}, ControlPlanes: out.cluster, Asker: asker{c.Namespaces, homes},
 		Reporter: ownReporter{out.reports}, Routes: out, Homes: homes, Good: &rollout.Good{Dir: c.Profiles}, Rollout: &rollout.Queue{},
 		Secrets: &sidecarSecrets{volumes: volumes, audiences: c.TokenAudiences, client: mgr.GetClient(), configMaps: &configMaps{api: api}},
-	}
+	})
 	profiles.good, out.reports.gone = out.manager.Good.Last, out.forgetRoutes
 	metrics := newProxyMetrics(out.manager.Figures)
 	out.manager.Started = metrics.observe

@@ -60,9 +60,9 @@ func (n *realNode) agent(t *testing.T, change ...func(*sidecars.Manager)) (m *si
 	n.mu.Lock()
 	n.killed, n.calls = cancel, 0
 	n.mu.Unlock()
-	m = &sidecars.Manager{
+	m = sidecars.New(sidecars.Config{
 		Runtime: n, Images: n, Prober: n, Cluster: n, Reporter: n, Routes: n, Homes: n.homes, Good: &rollout.Good{}, Rollout: &rollout.Queue{}, Asker: asker{namespaces(t), n.homes},
-	}
+	})
 	for _, f := range change {
 		f(m)
 	}

@@ -3,8 +3,8 @@ package node
 import (
 	"context"
 	"errors"
-	"os"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
