@@ -147,6 +147,33 @@ func (e Epoch) path(kind string) string { return filepath.Join(e.home.Path, kind
 
 func number(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
+// RemoveEach removes the entries of a directory that go, and returns their names. A missing directory has none. A dry run only returns the names.
+func RemoveEach(dir string, dryRun bool, goes func(e os.DirEntry) (bool, error)) (removed []string, err error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list what proxies have left: %w", err)
+	}
+	for _, e := range entries {
+		gone, errGoes := goes(e)
+		if errGoes != nil {
+			return removed, errors.Join(err, fmt.Errorf("remove what proxies have left: %w", errGoes))
+		}
+		if gone && !dryRun {
+			if errRemove := os.RemoveAll(filepath.Join(dir, e.Name())); errRemove != nil {
+				err = errors.Join(err, fmt.Errorf("remove what proxies have left: %w", errRemove))
+				continue
+			}
+		}
+		if gone {
+			removed = append(removed, e.Name())
+		}
+	}
+	return removed, err
+}
+
 // DialSocket connects to a unix socket in a directory that a proxy can write to. It does not follow a link in the socket's place, which could
 // lead anywhere. It connects by the descriptor's path in /proc, since path may be longer than a socket's address can be.
 func DialSocket(ctx context.Context, path string) (net.Conn, error) {

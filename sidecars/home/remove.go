@@ -3,7 +3,6 @@ package home
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -65,30 +64,6 @@ func RemoveUnshared(ctx context.Context, root string, runs func(ctx context.Cont
 	})
 }
 
-// RemoveEach removes the entries of a directory that go, and returns their names. A missing directory has none. A dry run only returns the names.
-func RemoveEach(dir string, dryRun bool, goes func(e fs.DirEntry) (bool, error)) (removed []string, err error) {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list what proxies have left: %w", err)
-	}
-	for _, e := range entries {
-		gone, err := goes(e)
-		if err == nil && gone && !dryRun {
-			err = os.RemoveAll(filepath.Join(dir, e.Name()))
-		}
-		if err != nil {
-			return removed, fmt.Errorf("remove what proxies have left: %w", err)
-		}
-		if gone {
-			removed = append(removed, e.Name())
-		}
-	}
-	return removed, nil
-}
-
 // Forget removes what the proxy has. Its socket in the run directory may be in use until it ends.
 func (e Epoch) Forget() error {
 	return errors.Join(
@@ -99,19 +74,12 @@ func (e Epoch) Forget() error {
 
 // Prune removes the directories of epochs without a container: the kubelet removes containers that have ended, too.
 func (h Home) Prune(there []sidecar.Container) error {
-	entries, err := os.ReadDir(h.Path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	for _, e := range entries {
+	_, err := RemoveEach(h.Path, false, func(e fs.DirEntry) (bool, error) {
 		kind, number, _ := strings.Cut(e.Name(), "-")
 		epoch, errNumber := strconv.ParseUint(strings.TrimSuffix(number, jsonSuffix), 10, 32)
-		if !slices.Contains([]string{"files", "secrets", "istio", "facts"}, kind) || errNumber != nil ||
-			slices.ContainsFunc(there, func(c sidecar.Container) bool { return uint64(c.Epoch) == epoch }) {
-			continue
-		}
-		err = errors.Join(err, os.RemoveAll(filepath.Join(h.Path, e.Name())))
-	}
+		return slices.Contains([]string{"files", "secrets", "istio", "facts"}, kind) && errNumber == nil &&
+			!slices.ContainsFunc(there, func(c sidecar.Container) bool { return uint64(c.Epoch) == epoch }), nil
+	})
 	return err
 }
 

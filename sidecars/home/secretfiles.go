@@ -134,15 +134,9 @@ func ReplaceLink(link, to string) error {
 
 // prune removes the versions that the proxy does not see any more.
 func (d secretDir) prune() error {
-	entries, err := os.ReadDir(d.path)
-	if err != nil {
-		return fmt.Errorf("list the proxy's secret: %w", err)
-	}
 	now, _ := os.Readlink(filepath.Join(d.path, dataLink)) // "": there is none yet
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), versionPrefix) && e.Name() != now {
-			err = errors.Join(err, os.RemoveAll(filepath.Join(d.path, e.Name())))
-		}
-	}
+	_, err := RemoveEach(d.path, false, func(e os.DirEntry) (bool, error) {
+		return strings.HasPrefix(e.Name(), versionPrefix) && e.Name() != now, nil
+	})
 	return err
 }

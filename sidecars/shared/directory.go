@@ -77,18 +77,11 @@ func (d directory) mark(pod string) error {
 const forgotten = 10 * time.Minute
 
 func (d directory) sweep(there []sidecar.Container) error {
-	entries, err := os.ReadDir(d.run())
-	if err != nil {
-		return fmt.Errorf("look for the directories of the proxy's pods: %w", err)
-	}
-	for _, e := range entries {
+	_, err := home.RemoveEach(d.run(), false, func(e os.DirEntry) (bool, error) {
 		info, errInfo := e.Info()
-		if errInfo != nil || !e.IsDir() || time.Since(info.ModTime()) < forgotten ||
-			slices.ContainsFunc(there, func(c sidecar.Container) bool { return c.PodUID == e.Name() }) {
-			continue
-		}
-		err = errors.Join(err, os.RemoveAll(filepath.Join(d.run(), e.Name())))
-	}
+		return errInfo == nil && e.IsDir() && time.Since(info.ModTime()) >= forgotten &&
+			!slices.ContainsFunc(there, func(c sidecar.Container) bool { return c.PodUID == e.Name() }), nil
+	})
 	return err
 }
 
@@ -156,19 +149,13 @@ func (d directory) target(link string) string {
 
 // prune keeps the configurations that the proxy may have or that links lead to, and removes the rest.
 func (d directory) prune(s state) error {
-	entries, err := os.ReadDir(d.files())
-	if err != nil {
-		return fmt.Errorf("look for old files: %w", err)
-	}
 	kept := map[string]bool{d.target(currentLink): true, d.target(nextLink): true}
 	for _, one := range s.records() {
 		kept[one.Dir] = true
 	}
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), versionDir) && !kept[e.Name()] {
-			err = errors.Join(err, os.RemoveAll(filepath.Join(d.files(), e.Name())))
-		}
-	}
+	_, err := home.RemoveEach(d.files(), false, func(e os.DirEntry) (bool, error) {
+		return strings.HasPrefix(e.Name(), versionDir) && !kept[e.Name()], nil
+	})
 	return err
 }
 
