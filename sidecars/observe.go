@@ -137,22 +137,16 @@ const tailBytes = 8 << 10
 
 // lastWords returns the last lines of a proxy's log, as far as the runtime has written them.
 func lastWords(path string) string {
-	if path == "" {
-		return ""
-	}
 	f, err := os.Open(path)
-	if err != nil {
+	if err != nil { // also if nobody knows the path
 		return ""
 	}
 	defer f.Close() //nolint:errcheck // it was only read
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
 		return ""
-	} else if info.Size() > tailBytes {
-		if _, err := f.Seek(-tailBytes, io.SeekEnd); err != nil {
-			return ""
-		}
 	}
-	text, err := io.ReadAll(io.LimitReader(f, tailBytes))
+	text, err := io.ReadAll(io.NewSectionReader(f, max(info.Size()-tailBytes, 0), tailBytes))
 	if err != nil {
 		return ""
 	}
