@@ -244,7 +244,7 @@ func (n *fakeNode) End(_ context.Context, id string) (sidecar.End, error) {
 	if !ok {
 		return sidecar.End{}, sidecar.ErrGone
 	}
-	return sidecar.End{ExitCode: c.exit, Reason: "Error", At: time.Now(), LogPath: n.log}, nil
+	return sidecar.End{ExitCode: c.exit, Reason: "Error", LogPath: n.log}, nil
 }
 
 // TidyLogs counts.

@@ -56,7 +56,6 @@ type End struct {
 	ExitCode int32
 	// Reason is the runtime's, such as "OOMKilled" or "Error".
 	Reason string
-	At     time.Time
 	// LogPath is the node's path of its log.
 	LogPath string
 }

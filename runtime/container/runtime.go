@@ -145,7 +145,7 @@ func (r *Runtime) End(ctx context.Context, id string) (sidecar.End, error) {
 	if s.GetState() != criv1.ContainerState_CONTAINER_EXITED || s.GetFinishedAt() <= 0 {
 		return sidecar.End{}, fmt.Errorf("container %s: %w", id, sidecar.ErrNotEnded)
 	}
-	return sidecar.End{ExitCode: s.GetExitCode(), Reason: s.GetReason(), At: time.Unix(0, s.GetFinishedAt()), LogPath: s.GetLogPath()}, nil
+	return sidecar.End{ExitCode: s.GetExitCode(), Reason: s.GetReason(), LogPath: s.GetLogPath()}, nil
 }
 
 // Addresses returns the addresses of a sandbox that runs, the first one first. Otherwise the error is sidecar.ErrGone. A sandbox in the node's

@@ -301,7 +301,7 @@ func (p *processes) End(_ context.Context, id string) (sidecar.End, error) {
 	if one == nil {
 		return sidecar.End{}, sidecar.ErrGone
 	}
-	return sidecar.End{ExitCode: int32(one.code), Reason: "Error", At: time.Now(), LogPath: filepath.Join(os.DevNull, "none")}, nil
+	return sidecar.End{ExitCode: int32(one.code), Reason: "Error", LogPath: filepath.Join(os.DevNull, "none")}, nil
 }
 
 func (p *processes) Wait(ctx context.Context, id string) error {
