@@ -17,9 +17,6 @@ import (
 	"istio-pod-network-controller/internal/sidecar"
 )
 
-// ContainerName is the name of a proxy's container.
-const ContainerName = sidecar.ContainerName
-
 // What a container of the kubelet's carries, too. The kubelet ends within seconds a container whose UID is not that of a pod it knows.
 const (
 	labelContainerName = "io.kubernetes.container.name"
@@ -53,7 +50,7 @@ func labelsOf(l map[string]string) sidecar.Labels {
 
 func labels(l sidecar.Labels, image string) map[string]string {
 	out := map[string]string{
-		labelContainerName: ContainerName, labelPodUID: l.PodUID, labelPodNamespace: l.PodNamespace, labelPodName: l.PodName,
+		labelContainerName: sidecar.ContainerName, labelPodUID: l.PodUID, labelPodNamespace: l.PodNamespace, labelPodName: l.PodName,
 		labelSidecar: "true", labelProfile: l.Profile, labelHash: l.Hash, labelSignal: l.StopSignal, labelRestart: l.Restart,
 		labelImage: image,
 	}
@@ -79,11 +76,11 @@ func annotations(epoch uint32) map[string]string {
 func containerConfig(spec sidecar.Spec, sandbox *criv1.PodSandboxConfig) *criv1.ContainerConfig {
 	epoch := strconv.FormatUint(uint64(spec.Epoch), 10)
 	return &criv1.ContainerConfig{
-		Metadata: &criv1.ContainerMetadata{Name: ContainerName, Attempt: spec.Epoch},
+		Metadata: &criv1.ContainerMetadata{Name: sidecar.ContainerName, Attempt: spec.Epoch},
 		Image:    &criv1.ImageSpec{Image: spec.Image, UserSpecifiedImage: spec.Image},
 		Command:  spec.Command, Args: spec.Args, Envs: envs(spec.Env), Mounts: mounts(spec.Mounts),
 		Labels: labels(spec.Labels, spec.Image), Annotations: annotations(spec.Epoch),
-		LogPath:    path.Join(ContainerName, epoch+".log"),
+		LogPath:    path.Join(sidecar.ContainerName, epoch+".log"),
 		StopSignal: criv1.Signal(criv1.Signal_value["SIGNAL_SIG"+spec.StopSignal]),
 		Linux:      &criv1.LinuxContainerConfig{Resources: resources(spec.Resources), SecurityContext: securityContext(spec, sandbox)},
 	}

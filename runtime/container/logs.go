@@ -42,7 +42,7 @@ func (r *Runtime) TidyLogs(containers []sidecar.Container) error {
 
 // logDirectory is the directory of a pod's proxies below the kubelet's directory of logs.
 func logDirectory(l sidecar.Labels) string {
-	return path.Join(l.PodNamespace+"_"+l.PodName+"_"+l.PodUID, ContainerName)
+	return path.Join(l.PodNamespace+"_"+l.PodName+"_"+l.PodUID, sidecar.ContainerName)
 }
 
 // removeDeadLogs removes the logs of epochs without a container, but for the newest ones.

@@ -55,7 +55,7 @@ func proxyOf(id string, epoch uint32, state sidecar.State) sidecar.Container {
 // logs makes logs, and returns a function that lists what there is.
 func logs(t *testing.T, r *Runtime, names ...string) (there func() []string) {
 	t.Helper()
-	dir := filepath.Join(r.logRoot, "shop_cart_u1", ContainerName)
+	dir := filepath.Join(r.logRoot, "shop_cart_u1", sidecar.ContainerName)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestTidyLogs_deadEpochs_newestAreKept(t *testing.T) {
 // A name from a container's label leads to no other directory.
 func TestTidyLogs_directoryElsewhere_isLeftAlone(t *testing.T) {
 	_, r := newFake(t, "containerd")
-	outside := filepath.Join(filepath.Dir(r.logRoot), "x_y_z", ContainerName)
+	outside := filepath.Join(filepath.Dir(r.logRoot), "x_y_z", sidecar.ContainerName)
 	if err := os.MkdirAll(outside, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 
 // probeName is the name of a container that runs a program for its answer, and labelProbe its label. List leaves such containers out.
 const (
-	probeName  = ContainerName + "-probe"
+	probeName  = sidecar.ContainerName + "-probe"
 	labelProbe = "pod-network-controller.istio.io/managed-proxy-probe"
 )
 
@@ -32,7 +32,7 @@ const (
 // probeConfig copies the configuration of a proxy's container under a different name and without our label.
 func probeConfig(spec sidecar.Spec, sandbox *criv1.PodSandboxConfig) *criv1.ContainerConfig {
 	config := containerConfig(spec, sandbox)
-	config.Metadata.Name, config.LogPath = probeName, path.Join(ContainerName, "probe.log")
+	config.Metadata.Name, config.LogPath = probeName, path.Join(sidecar.ContainerName, "probe.log")
 	delete(config.Labels, labelSidecar)
 	config.Labels[labelContainerName], config.Labels[labelProbe] = probeName, "true"
 	return config

@@ -83,7 +83,7 @@ func TestOutput_probe_isNoProxy(t *testing.T) {
 	config := f.made["c9"].GetConfig()
 	f.states["c9"] = criv1.ContainerState_CONTAINER_RUNNING // as if it had been killed before it could remove it
 	f.mu.Unlock()
-	if config.GetMetadata().GetName() == ContainerName || config.GetLabels()[labelPodUID] == "" {
+	if config.GetMetadata().GetName() == sidecar.ContainerName || config.GetLabels()[labelPodUID] == "" {
 		t.Errorf("it is called %q, labels %v", config.GetMetadata().GetName(), config.GetLabels())
 	}
 	if all, err := r.List(t.Context(), ""); err != nil || len(all) != 0 {

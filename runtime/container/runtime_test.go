@@ -44,7 +44,7 @@ func TestCreate_proxy_isApartFromApplication(t *testing.T) {
 					t.Errorf("%s: not so in %v", what, made)
 				}
 			}
-			if _, err := os.Stat(filepath.Join(made.GetSandboxConfig().GetLogDirectory(), ContainerName)); err != nil {
+			if _, err := os.Stat(filepath.Join(made.GetSandboxConfig().GetLogDirectory(), sidecar.ContainerName)); err != nil {
 				t.Errorf("the log's directory: %v", err)
 			}
 			checkListed(t, f, r, id)
@@ -64,7 +64,7 @@ func apart(f *fakeCRI, made *criv1.CreateContainerRequest) map[string]bool {
 		"seccomp":                                 sc.GetSeccomp().GetProfileType() == criv1.SecurityProfile_RuntimeDefault,
 		"its user":                                sc.GetRunAsUser().GetValue() == 1337 && sc.GetRunAsGroup().GetValue() == 1338,
 		"the pod's cgroup":                        strings.Contains(made.GetSandboxConfig().GetLinux().GetCgroupParent(), strings.ReplaceAll(f.proxy().PodUID, "-", "_")) || strings.Contains(made.GetSandboxConfig().GetLinux().GetCgroupParent(), f.proxy().PodUID),
-		"a name of its own":                       config.GetMetadata().GetName() == ContainerName && config.GetMetadata().GetAttempt() == 2,
+		"a name of its own":                       config.GetMetadata().GetName() == sidecar.ContainerName && config.GetMetadata().GetAttempt() == 2,
 		"the pod's UID, else the kubelet ends it": config.GetLabels()[labelPodUID] == f.proxy().PodUID,
 		"the stop signal":                         config.GetStopSignal() == criv1.Signal_SIGNAL_SIGUSR1,
 		"the environment":                         len(config.GetEnvs()) == 1 && config.GetEnvs()[0].GetKey() == "A" && string(config.GetEnvs()[0].GetValue()) == "b=c",

@@ -172,7 +172,7 @@ func isRotated(root *os.Root, name string, f *os.File) bool {
 
 // find returns the log of the pod's newest proxy, or of its predecessor. A pod that was made anew with its name has another directory.
 func (l Log) find(root fs.FS) (name string, err error) {
-	dirs, err := fs.Glob(root, l.Namespace+"_"+l.Pod+"_*/"+container.ContainerName)
+	dirs, err := fs.Glob(root, l.Namespace+"_"+l.Pod+"_*/"+sidecar.ContainerName)
 	if err != nil {
 		return "", fmt.Errorf("look for logs: %w", err)
 	}

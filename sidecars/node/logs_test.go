@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"istio-pod-network-controller/runtime/container"
+	"istio-pod-network-controller/internal/sidecar"
 )
 
 // logTree makes logs of proxies below a directory, by their paths. Later ones are newer.
@@ -31,7 +31,7 @@ func logTree(t *testing.T, names ...string) (root string) {
 }
 
 func TestLog_severalProxies_printsTheChosen(t *testing.T) {
-	const of = "/" + container.ContainerName + "/"
+	const of = "/" + sidecar.ContainerName + "/"
 	for name, c := range map[string]struct {
 		logs []string
 		log  Log
@@ -66,7 +66,7 @@ func TestLog_severalProxies_printsTheChosen(t *testing.T) {
 }
 
 func TestLog_flags_areHeeded(t *testing.T) {
-	const file = "shop_cart_u1/" + container.ContainerName + "/0.log"
+	const file = "shop_cart_u1/" + sidecar.ContainerName + "/0.log"
 	for name, c := range map[string]struct {
 		log  Log
 		want string
@@ -86,8 +86,8 @@ func TestLog_flags_areHeeded(t *testing.T) {
 
 // A long log is read from its end: its beginning may be as large as the disk.
 func TestLog_tailOfLongLog_readsTheEndOnly(t *testing.T) {
-	root := logTree(t, "shop_cart_u1/"+container.ContainerName+"/0.log")
-	path := filepath.Join(root, "shop_cart_u1", container.ContainerName, "0.log")
+	root := logTree(t, "shop_cart_u1/"+sidecar.ContainerName+"/0.log")
+	path := filepath.Join(root, "shop_cart_u1", sidecar.ContainerName, "0.log")
 	if err := os.Truncate(path, 1<<40); err != nil { // a hole, of no size on the disk
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestLog_tailOfLongLog_readsTheEndOnly(t *testing.T) {
 
 // Lines that come later are printed once and whole, also after the log was rotated.
 func TestLog_follow_printsNewLines(t *testing.T) {
-	const file = "shop_cart_u1/" + container.ContainerName + "/0.log"
+	const file = "shop_cart_u1/" + sidecar.ContainerName + "/0.log"
 	root := logTree(t, file)
 	path := filepath.Join(root, file)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -153,7 +153,7 @@ func TestLog_follow_printsNewLines(t *testing.T) {
 
 // Nobody is left to end a command that kubectl no longer listens to.
 func TestLog_followedPodEnds_ends(t *testing.T) {
-	root := logTree(t, "shop_cart_u1/"+container.ContainerName+"/0.log")
+	root := logTree(t, "shop_cart_u1/"+sidecar.ContainerName+"/0.log")
 	read, write := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
