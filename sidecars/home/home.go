@@ -3,15 +3,12 @@
 //	secrets.go      reads secrets, and renews them
 //	remove.go       removes what is no longer needed
 //	secretfiles.go  writes secrets so that a reader sees one version
-//	mounts.go       what a proxy sees of the directory
-//	istio.go        what only Istio's proxy has
-//	facts.go        what was decided when a proxy was made
-//	pod.go          the pod as it was then
+//	mounts.go       what a proxy sees of the directory, and what only Istio's has there
+//	facts.go        what was decided when a proxy was made, and the pod as it was then
 //	envoy.go        the memory that Envoys share
 //	notes.go        what was noted of proxies: told to drain, secrets changed
 //	lock.go         which agent works
-//	home.go         the directories
-//	memory.go       keeps secrets off disks
+//	home.go         the directories, which are not on disks
 package home
 
 import (
@@ -21,7 +18,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -145,6 +144,9 @@ func (e Epoch) Secrets() string { return e.path("secrets") }
 
 func (e Epoch) path(kind string) string { return filepath.Join(e.home.Path, kind+"-"+number(e.number)) }
 
+// jsonSuffix ends the names of files that an epoch has.
+const jsonSuffix = ".json"
+
 func number(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
 // RemoveEach removes the entries of a directory that go, and returns their names. A missing directory has none. A dry run only returns the names.
@@ -208,4 +210,50 @@ func WriteOwned(path string, content []byte, mode os.FileMode, o Owner) error {
 		return fmt.Errorf("give file to the proxy: %w", err)
 	}
 	return nil
+}
+
+// notSwapped returns why files in a directory in memory could come to be on a disk, or nil.
+func notSwapped(root string) error {
+	swaps, err := os.ReadFile("/proc/swaps")
+	if err != nil {
+		return fmt.Errorf("ask whether the node swaps: %w", err)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return fmt.Errorf("read the agent's mounts: %w", err)
+	}
+	if swapsToDisk(string(swaps)) && !neverSwapped(string(mounts), root) {
+		return fmt.Errorf("the node swaps, which would write secrets to its disk: switch swap off there, or mount a tmpfs with the option noswap at %s", root)
+	}
+	return nil
+}
+
+// swapsToDisk reports whether one of the kernel's swap areas (/proc/swaps) is not in memory itself.
+func swapsToDisk(swaps string) bool {
+	for i, line := range strings.Split(swaps, "\n") {
+		if fields := strings.Fields(line); i > 0 && len(fields) > 0 && !strings.HasPrefix(fields[0], "/dev/zram") {
+			return true
+		}
+	}
+	return false
+}
+
+// neverSwapped reports whether a directory is on a tmpfs with the option noswap, by the process's mounts (/proc/self/mountinfo).
+func neverSwapped(mounts, dir string) bool {
+	const pathField, afterDash = 4, 3
+	found, length := false, -1
+	for line := range strings.Lines(mounts) {
+		fields := strings.Fields(line)
+		dash := slices.Index(fields, "-")
+		if dash < pathField || len(fields) <= dash+afterDash {
+			continue
+		}
+		path := fields[pathField]
+		if path != dir && !strings.HasPrefix(dir, strings.TrimSuffix(path, "/")+"/") || len(path) < length {
+			continue
+		}
+		length = len(path) // a later mount on the same path hides an earlier one
+		found = fields[dash+1] == "tmpfs" && slices.Contains(strings.Split(fields[dash+afterDash], ","), "noswap")
+	}
+	return found
 }

@@ -24,7 +24,6 @@ const (
 	dataLink      = "..data"
 	nextLink      = "..next"
 	versionPrefix = "..v"
-	jsonSuffix    = ".json"
 )
 
 // grant is what an epoch's proxy gets as secrets, without the secrets. It is kept in the home, for agents that start later, and because the
