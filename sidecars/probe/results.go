@@ -1,3 +1,7 @@
+// Package probe asks proxies whether they are ready and alive, outside of the reconciles.
+//
+//	lanes.go    questions in goroutines of their own
+//	results.go  what is asked, what the answers mean, and when the next question is due
 package probe
 
 import (
@@ -144,4 +148,22 @@ func StartPause(since time.Time) time.Duration {
 // Hangs says that a proxy was replaced since it hung.
 func (a Results) Hangs() string {
 	return "it was replaced, since it had missed " + strconv.Itoa(a.Liveness.Missed) + " questions of liveness in a row: " + a.Liveness.Why
+}
+
+// Question is what a proxy is asked.
+type Question int
+
+// The questions.
+const (
+	Ready     Question = iota
+	Alive              // whether a proxy that has been ready still works; it is replaced if it does not
+	TakesOver          // whether an Envoy serves, where no profile says what else to ask it
+)
+
+// Of returns where and how the proxy of an epoch is asked.
+func (q Question) Of(p *profile.Version, epoch uint32) profile.Probe {
+	if q == Alive {
+		return p.Liveness(epoch)
+	}
+	return p.Readiness(epoch)
 }
