@@ -1,11 +1,9 @@
 // Package profile computes what to run for a pod: from a ProxyProfile and the pod, and from nothing else.
 //
 //	refuse.go     which pods cannot have a proxy, and why
-//	istio.go      Istio's proxy, as its injector would run it
-//	instance.go   one proxy: image, arguments, environment, files
+//	instance.go   one proxy: image, arguments, environment, files; Istio's as its injector would run it
 //	resources.go  its bounds
-//	route.go      what the rules need to know of it
-//	version.go    a ProxyProfile that can be used, its hash, and where its proxies are asked
+//	version.go    a ProxyProfile that can be used, its hash, where its proxies are asked, and what the rules need to know of them
 //	spec.go       what an object says, the same for all kinds
 //	template.go   files from templates
 //	position.go   where in a file a value may be printed
@@ -28,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/intent"
 )
 
 // Version is a ProxyProfile that can be used, as it was at one time.
@@ -255,3 +254,23 @@ func networkOf(p *Version) NetworkData {
 }
 
 func number(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
+
+// ManagedProxy returns what the rules need to know of a proxy of this version. The schema has checked the numbers.
+func (p *Version) ManagedProxy() intent.ManagedProxy {
+	network := p.Spec.Network
+	out := intent.ManagedProxy{
+		Profile: p.Name, Owner: intent.Owner{UID: uint32(p.UID())}, Transparent: p.Spec.Transparent, InboundPorts: network.InboundPorts,
+		OutboundPort: uint16(network.OutboundPort), InboundPort: uint16(network.InboundPort),
+	}
+	if out.UID == 0 { // so may the application's be
+		out.GID = uint32(p.Spec.RunAsGroup)
+	}
+	excluded := network.ExcludeInboundPorts
+	if p.Spec.Istio != nil { // as Istio's injector does
+		excluded = append(slices.Clip(excluded), 15020, 15021, 15090)
+	}
+	for _, port := range excluded {
+		out.ExcludeInboundPorts = append(out.ExcludeInboundPorts, uint16(port))
+	}
+	return out
+}
