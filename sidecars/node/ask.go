@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -192,4 +194,52 @@ func (a asker) Listens(ctx context.Context, s podnet.Sandbox, p *profile.Version
 		return err
 	}
 	return conn.Close()
+}
+
+// maxAnswer bounds what is read of an answer's headers: an application that has become the proxy's user may answer in its place.
+const maxAnswer = 4 << 10
+
+// ask returns nil if a page is answered with a status from 200 to 399.
+func ask(ctx context.Context, method, url string, dial func(context.Context) (net.Conn, error)) error {
+	transport := &http.Transport{
+		DisableKeepAlives: true, MaxResponseHeaderBytes: maxAnswer,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+	}
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, method, url, http.NoBody)
+	if err != nil {
+		return fmt.Errorf("make request for the proxy: %w", err)
+	}
+	response, err := transport.RoundTrip(request) // which follows no redirect
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		err = op.Err // without the ports, which are others each time: the text goes into the ManagedProxy
+	}
+	if err != nil {
+		return fmt.Errorf("ask the proxy: %w", err)
+	}
+	defer response.Body.Close() //nolint:errcheck // nothing is read
+	if response.StatusCode < http.StatusOK || response.StatusCode >= http.StatusBadRequest {
+		return fmt.Errorf("the proxy answers with status %d", response.StatusCode)
+	}
+	return nil
+}
+
+// checkPorts returns sidecars.ErrPortTaken if a process of another user than the proxies' listens on a port of the proxy's, at any address of
+// either family: it would be taken for the proxy. A process of the application that has become the proxy's user is not found out.
+func (a asker) checkPorts(ctx context.Context, s podnet.Sandbox, p *profile.Version, ports []uint16) error {
+	users := a.homes.Of(s.Key()).Notes().Users()
+	if len(users) == 0 { // there was no proxy yet
+		users = []uint32{uint32(p.UID())}
+	}
+	_, err := kernel.Visit(ctx, a.namespaces, s.Place(), func(ctx context.Context, ns *netns.NS) (_ struct{}, taken error) {
+		err := kernel.EachListener(ctx, ns, func(l kernel.Socket) (more bool) {
+			if !slices.Contains(users, l.UID) && slices.Contains(ports, l.Port) {
+				taken = fmt.Errorf("%w: a process of the application, of user %d, listens on port %d, which the proxy (user %d) needs: have it use another port",
+					sidecars.ErrPortTaken, l.UID, l.Port, users[0])
+			}
+			return taken == nil
+		})
+		return struct{}{}, cmp.Or(taken, err)
+	})
+	return err
 }

@@ -53,8 +53,8 @@ func needs() []need {
 		{"watch", ours, "managedproxies", "", "", node + "proxycounts.go", "c.api.Watch(", sidecarsIn},
 		{"patch", ours, "proxyprofiles/status", "", "", node + "profilestatuses.go", "s.client.Status().Patch(", sidecarsIn},
 		// The name of an object that is not there yet cannot be in a role.
-		{"create", leases, "leases", "", name, node + "election.go", "resourcelock.LeaseLock{", sidecarsIn},
-		{"get update", leases, "leases", "lease", name, node + "election.go", "resourcelock.LeaseLock{", sidecarsIn},
+		{"create", leases, "leases", "", name, node + "profilestatuses.go", "resourcelock.LeaseLock{", sidecarsIn},
+		{"get update", leases, "leases", "lease", name, node + "profilestatuses.go", "resourcelock.LeaseLock{", sidecarsIn},
 		{"create", "authentication.k8s.io", "tokenreviews", "", "", auth, "&authenticationv1.TokenReview{", reviewsIn},
 		{"create", "authorization.k8s.io", "subjectaccessreviews", "", "", auth, "&authorizationv1.SubjectAccessReview{", reviewsIn},
 		// The kubelet's side of it: the SecurityContextConstraints that admit the agent's pod.
@@ -136,7 +136,7 @@ func (n need) rights(t *testing.T, made rendered, values map[string]any) (found 
 // leaseName is the name of the Lease in the program.
 func leaseName(t *testing.T) string {
 	t.Helper()
-	_, rest, _ := strings.Cut(read(t, filepath.Join(rootDir, "sidecars/node/election.go")), `leaseName = "`)
+	_, rest, _ := strings.Cut(read(t, filepath.Join(rootDir, "sidecars/node/profilestatuses.go")), `leaseName = "`)
 	out, _, _ := strings.Cut(rest, `"`)
 	return out
 }
