@@ -5,7 +5,7 @@
 //	reconcile.go   one look at one sandbox: observe, learn, decide, act, report
 //	watch.go       waits for the ends of processes
 //	observe.go     reads: the pod's choice, containers, notes, how proxies have ended
-//	learn.go       what follows from what was read, and from answers and ends
+//	learn.go       what follows from what was read, and from answers and ends; keeps secrets up to date
 //	probes.go      asks the proxies
 //	decide.go      what should run, and from which version of the profile
 //	slot.go        whether the sandbox may try the present version
@@ -14,7 +14,6 @@
 //	launch.go      makes a proxy
 //	hotrestart.go  how an Envoy takes over from another one
 //	report.go      says how the proxy is
-//	secrets.go     keeps its secrets up to date
 //	manager.go     what others call
 //	finish.go      ends proxies with their application
 //	registry.go    sandboxes that are followed, and the queue
