@@ -1,9 +1,8 @@
 // Package sidecars runs a proxy beside each pod that chooses a ProxyProfile: in the pod's sandbox, and outside its spec.
 //
-//	worker.go      takes sandboxes from the queue
+//	worker.go      takes sandboxes from the queue, and waits for the ends of their processes
 //	sweep.go       looks for what is left of sandboxes that nobody follows
 //	reconcile.go   one look at one sandbox: observe, learn, decide, act, report
-//	watch.go       waits for the ends of processes
 //	observe.go     reads: the pod's choice, containers, notes, how proxies have ended
 //	learn.go       what follows from what was read, and from answers and ends; keeps secrets up to date
 //	probes.go      asks the proxies
