@@ -39,12 +39,7 @@ type Version struct {
 	Number uint64
 
 	namespaces labels.Selector
-	files      []file
-}
-
-type file struct {
-	name     string
-	template Template
+	files      []Template
 }
 
 // Compile checks what the schema cannot, and parses the templates. The error says everything that is wrong.
@@ -74,7 +69,7 @@ func New(name string, spec Spec) (*Version, error) {
 		} else if err := t.checkNames(out.Shared()); err != nil {
 			wrong = append(wrong, fmt.Errorf("file %q: %w", f.Name, err))
 		}
-		out.files = append(out.files, file{f.Name, t})
+		out.files = append(out.files, t)
 	}
 	if err := errors.Join(wrong...); err != nil {
 		return nil, err
@@ -239,12 +234,12 @@ func RenderShared(p *Version, data SharedData) (map[string]string, error) {
 
 func renderAll(p *Version, data any) (map[string]string, error) {
 	out := map[string]string{}
-	for _, f := range p.files {
-		text, err := f.template.execute(data)
+	for _, t := range p.files {
+		text, err := t.execute(data)
 		if err != nil {
-			return nil, fmt.Errorf("%q: %w", f.name, err)
+			return nil, fmt.Errorf("%q: %w", t.parsed.Name(), err)
 		}
-		out[f.name] = text
+		out[t.parsed.Name()] = text
 	}
 	return out, nil
 }
