@@ -115,11 +115,12 @@ func (s *Spec) container(c *v1alpha1.Container) error {
 	s.Command, s.Args, s.Files, s.Secrets, s.Transparent = c.Command, c.Args, c.Files, c.Secrets, c.Transparent
 	ways := 0
 	if by := c.Update.Handover; by != nil {
-		for way, is := range map[Handover]bool{
-			HandoverNone: by.None != nil, HandoverHAProxy: by.HAProxy != nil, HandoverReusePort: by.ReusePort != nil, HandoverEnvoy: by.EnvoyHotRestart != nil,
-		} {
-			if is {
-				s.Handover, ways = way, ways+1
+		for _, of := range []struct {
+			way Handover
+			is  bool
+		}{{HandoverNone, by.None != nil}, {HandoverHAProxy, by.HAProxy != nil}, {HandoverReusePort, by.ReusePort != nil}, {HandoverEnvoy, by.EnvoyHotRestart != nil}} {
+			if of.is {
+				s.Handover, ways = of.way, ways+1
 			}
 		}
 		if by.ReusePort != nil {

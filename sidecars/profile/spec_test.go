@@ -112,9 +112,14 @@ func TestSpecOf_contradictions_areNamed(t *testing.T) {
 		"Istio's beside each other, without ports": {network + "istio: {image: a}", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := specFrom(t, c.text)
+			first, err := specFrom(t, c.text)
 			if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%v, want %q", err, c.says)
+			}
+			for range 20 { // the elected agent and the others find the same
+				if again, _ := specFrom(t, c.text); again.Hash() != first.Hash() {
+					t.Fatal("read again it is another one")
+				}
 			}
 		})
 	}
