@@ -132,15 +132,15 @@ type election struct {
 	work func(ctx context.Context)
 }
 
-func newElection(mgr manager.Manager, c Config, work func(ctx context.Context)) (election, error) {
+func newElection(mgr manager.Manager, namespace, pod, node string, work func(ctx context.Context)) (election, error) {
 	leases, err := coordinationv1.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
 		return election{}, fmt.Errorf("make client for Leases: %w", err)
 	}
 	return election{work: work, lock: &resourcelock.LeaseLock{
-		LeaseMeta: metav1.ObjectMeta{Namespace: c.AgentNamespace, Name: leaseName}, Client: leases,
+		LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: leaseName}, Client: leases,
 		// By its pod, an agent that was killed takes up its work at once. Without one, two agents of a node must not have one name.
-		LockConfig: resourcelock.ResourceLockConfig{Identity: cmp.Or(c.Pod, c.Node+"_"+string(uuid.NewUUID()))},
+		LockConfig: resourcelock.ResourceLockConfig{Identity: cmp.Or(pod, node+"_"+string(uuid.NewUUID()))},
 	}}, nil
 }
 

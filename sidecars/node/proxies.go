@@ -1,5 +1,24 @@
 // Package node runs the proxies of one node: it joins their manager with the cluster, the container runtime and the pods' namespaces, and
 // with the core of the agent.
+//
+//	proxies.go          what the core calls
+//	shared.go           proxies that pods share
+//	sharedsandboxes.go  the sandboxes of their pods
+//	cluster.go          what pods have chosen
+//	images.go           brings images to the node
+//	ask.go              asks proxies inside of pods
+//	secrets.go          Secrets, tokens
+//	configmaps.go       ConfigMaps
+//	profilestatuses.go  the elected agent's work
+//	exec.go             commands in proxies
+//	clean.go            what proxies have left
+//	logs.go             their logs
+//	proxymetrics.go     metrics
+//	routes.go           where the rules of pods lead
+//	reports.go          shows proxies in the cluster
+//	tlsmode.go          the label by which peers send mTLS
+//	proxycounts.go      follows ManagedProxies
+//	profiles.go         profiles, compiled
 package node
 
 import (
@@ -142,7 +161,7 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 	if err := addShared(mgr, r, c, out, runtime); err != nil {
 		return nil, err
 	}
-	elected, err := newElection(mgr, c, out.statuses.work)
+	elected, err := newElection(mgr, c.AgentNamespace, c.Pod, c.Node, out.statuses.work)
 	if err != nil {
 		return nil, err
 	}

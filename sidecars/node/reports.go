@@ -23,6 +23,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/printable"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/istio"
 )
 
 // sidecarReports writes a ManagedProxy for each proxy, and remembers which proxies are ready. It is a manager.Runnable.
@@ -220,6 +221,29 @@ func (r *sidecarReports) work(ctx context.Context, uid string) error {
 	return errLabel
 }
 
+// label gives a pod with Istio's proxy the label once its proxy is ready for the first time, and takes it away once another profile's proxy, or
+// another version's, has taken over.
+func (r *sidecarReports) label(ctx context.Context, uid string, report sidecarReport) error {
+	wants := report.status.Labels
+	if report.retract || !report.status.Ready || wants && report.labelled || !wants && !report.labels {
+		return nil
+	}
+	var value any
+	if wants {
+		value = istio.TLSModeIstio
+	}
+	if err := setTLSMode(ctx, r.client, report.sandbox, value); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if now, known := r.reports[uid]; known {
+		now.labelled, now.labels = wants, wants
+		r.reports[uid] = now
+	}
+	return nil
+}
+
 // deletions has the node's ManagedProxies written anew that somebody else deletes, while it follows them.
 func (r *sidecarReports) deletions(api client.WithWatch) *proxyCounts {
 	return &proxyCounts{api: api, labels: client.MatchingLabels{v1alpha1.LabelNode: r.node}, changed: func() {}, deleted: r.deleted}
@@ -283,7 +307,7 @@ func (r *sidecarReports) write(ctx context.Context, report sidecarReport, why st
 // retract deletes a ManagedProxy that this agent has written, and forgets it. A ManagedProxy that was made anew meanwhile stays.
 func (r *sidecarReports) retract(ctx context.Context, uid string, report sidecarReport) error {
 	if report.labels {
-		if err := r.setTLSMode(ctx, report.sandbox, nil); err != nil {
+		if err := setTLSMode(ctx, r.client, report.sandbox, nil); err != nil {
 			return err
 		}
 	}

@@ -33,11 +33,11 @@ func addShared(mgr manager.Manager, r prometheus.Registerer, c Config, to *Proxi
 	if err := home.InMemory(c.SharedRoot); err != nil {
 		return fmt.Errorf("--shared-root: %w", err)
 	}
-	m := &shared.Manager{
+	m := shared.New(shared.Config{
 		Cluster: to.cluster, Proxies: sharedContainers{runtime, c.AgentNamespace},
 		Sandboxes: sharedSandboxes{runtime: runtime, namespaces: c.Namespaces, directories: netnsDirectories()},
 		Reporter:  sharedReporter{to.reports}, Root: c.SharedRoot, Node: c.Node, Hold: to.cluster.routes.holds,
-	}
+	})
 	to.shared = m
 	metrics := newSharedMetrics(m.Figures)
 	m.Changed = metrics.observe

@@ -14,32 +14,9 @@ import (
 	"istio-pod-network-controller/sidecars/istio"
 )
 
-// label gives a pod with Istio's proxy the label once its proxy is ready for the first time, and takes it away once another profile's proxy, or
-// another version's, has taken over.
-func (r *sidecarReports) label(ctx context.Context, uid string, report sidecarReport) error {
-	wants := report.status.Labels
-	if report.retract || !report.status.Ready || wants && report.labelled || !wants && !report.labels {
-		return nil
-	}
-	var value any
-	if wants {
-		value = istio.TLSModeIstio
-	}
-	if err := r.setTLSMode(ctx, report.sandbox, value); err != nil {
-		return err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if now, known := r.reports[uid]; known {
-		now.labelled, now.labels = wants, wants
-		r.reports[uid] = now
-	}
-	return nil
-}
-
 // setTLSMode gives a pod the label by which peers send mTLS to it, or takes it away (nil). The patch has the pod's UID: another pod of the same name
 // stays as it is. It is one of pods/status, as the agent's other reports.
-func (r *sidecarReports) setTLSMode(ctx context.Context, s podnet.Sandbox, value any) error {
+func setTLSMode(ctx context.Context, c client.Client, s podnet.Sandbox, value any) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": s.UID, "labels": map[string]any{istio.TLSModeLabel: value}}})
 	if err != nil {
 		return err
@@ -47,7 +24,7 @@ func (r *sidecarReports) setTLSMode(ctx context.Context, s podnet.Sandbox, value
 	pod := &metav1.PartialObjectMetadata{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name},
 	}
-	err = r.client.Status().Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch))
+	err = c.Status().Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch))
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("patch label %s of pod: %w", istio.TLSModeLabel, err)
 	}

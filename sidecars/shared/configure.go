@@ -11,9 +11,6 @@ import (
 	"istio-pod-network-controller/sidecars/profile"
 )
 
-// checkTimeout bounds one check by the proxy.
-const checkTimeout = 10 * time.Second
-
 // configure brings the proxy's configuration to what its pods and its profile ask for.
 func (r *round) configure(ctx context.Context) error {
 	wanted := r.wanted

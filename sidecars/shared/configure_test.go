@@ -29,7 +29,7 @@ func newByHand(t *testing.T, names ...string) (h *byHand, pods []podnet.Sandbox)
 
 func byHandOn(n *fakeNode) *byHand {
 	n.startProxy()
-	h := &byHand{n, newGroup(&Manager{Cluster: n, Proxies: n, Sandboxes: n, Reporter: n, Root: n.root, Node: "node-1", Hold: n.hold}, "edge")}
+	h := &byHand{n, newGroup(&Config{Cluster: n, Proxies: n, Sandboxes: n, Reporter: n, Root: n.root, Node: "node-1", Hold: n.hold}, "edge")}
 	n.t.Cleanup(h.g.unlock)
 	return h
 }

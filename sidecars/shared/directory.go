@@ -12,10 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/home"
-	"istio-pod-network-controller/sidecars/profile"
 )
 
 const (
@@ -47,7 +45,8 @@ func newDirectory(root, profile string) directory {
 }
 
 func (d directory) files() string { return filepath.Join(d.path, "files") }
-func (d directory) run() string   { return filepath.Join(d.path, "run") }
+
+func (d directory) run() string { return filepath.Join(d.path, "run") }
 
 // own opens the directory of a proxy's pod. The proxy can write in run, so links are not followed.
 func (d directory) own(pod string) (*os.File, error) {
@@ -158,41 +157,6 @@ func (d directory) prune(s state) error {
 	})
 	return err
 }
-
-type state struct {
-	// Confirmed is the configuration that the proxy has answered for. Pending was put into force after it, and was not confirmed.
-	Confirmed *record `json:"confirmed,omitempty"`
-	Pending   *record `json:"pending,omitempty"`
-	// Late are earlier pending configurations, newest first: the proxy may still answer one of them.
-	Late []*record `json:"late,omitempty"`
-}
-
-type record struct {
-	Version string `json:"version"`
-	// Dir is its directory. Container has confirmed it.
-	Dir       string `json:"dir"`
-	Container string `json:"container,omitempty"`
-	// Hash and Spec are the profile's that it was rendered from.
-	Hash    string       `json:"hash"`
-	Spec    profile.Spec `json:"spec"`
-	Members []member     `json:"members"`
-}
-
-// members returns none of a configuration that is not known.
-func (r *record) members() []member {
-	if r == nil {
-		return nil
-	}
-	return r.Members
-}
-
-// member is a pod in a configuration, with what the templates have seen of it.
-type member struct {
-	Sandbox podnet.Sandbox    `json:"sandbox"`
-	Data    profile.SharedPod `json:"data"`
-}
-
-func (m member) key() podnet.Key { return m.Sandbox.Key() }
 
 // load returns the state that was saved last. An unreadable state counts as none.
 func (d directory) load() (state, error) {

@@ -121,7 +121,7 @@ func shortDir(t *testing.T) string {
 func (n *fakeNode) agent(change ...func(*Manager)) *Manager {
 	n.t.Helper()
 	ctx, cancel := context.WithCancel(n.t.Context())
-	m := &Manager{Cluster: n, Proxies: n, Sandboxes: n, Reporter: n, Root: n.root, Node: "node-1", Hold: n.hold, Changed: n.changed}
+	m := New(Config{Cluster: n, Proxies: n, Sandboxes: n, Reporter: n, Root: n.root, Node: "node-1", Hold: n.hold, Changed: n.changed})
 	for _, f := range change {
 		f(m)
 	}

@@ -2,16 +2,18 @@ package shared
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"istio-pod-network-controller/internal/jitter"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/profile"
 )
 
@@ -26,7 +28,7 @@ const (
 
 // group is the pods that have chosen one profile, and their proxy.
 type group struct {
-	*Manager
+	*Config
 	name    string // the profile's
 	dir     directory
 	dirty   chan struct{} // holds one at most: a round is due
@@ -68,11 +70,25 @@ type proxy struct {
 	gid      int64
 }
 
-func newGroup(m *Manager, profile string) *group {
+// successor is the newest pod of the DaemonSet while another one is the proxy:
+//
+//   - It starts with the files that are in force, and takes the listeners of the proxy over a socket in run: from then on both accept
+//     connections. While it starts, changes wait, so that both have the same listeners.
+//   - Once it answers the version that is in force it is the proxy, and its pod becomes ready. The DaemonSet deletes the older pod, which
+//     finishes its connections.
+//   - Until then, and if it ends before, nothing changes: the older pod serves.
+type successor struct {
+	pod   string    // its UID, or ""
+	since time.Time // when it was seen first
+	told  time.Time // when it was told last to read its files
+	slow  bool      // that it does not take over was logged
+}
+
+func newGroup(c *Config, profile string) *group {
 	return &group{
-		Manager: m, name: profile, dir: newDirectory(m.Root, profile), dirty: make(chan struct{}, 1),
-		chosen: following{all: map[podnet.Key]followed{}}, figures: Figures{Reloads: map[Result]uint64{Applied: 0, Refused: 0, Unconfirmed: 0, Failed: 0}}, pauses: pausing{}, names: namespaces{m.Sandboxes, map[podnet.Key]time.Time{}, map[podnet.Key]bool{}},
-		screen: screen{m.Reporter, map[string]shownPod{}},
+		Config: c, name: profile, dir: newDirectory(c.Root, profile), dirty: make(chan struct{}, 1),
+		chosen: following{all: map[podnet.Key]followed{}}, figures: Figures{Reloads: map[Result]uint64{Applied: 0, Refused: 0, Unconfirmed: 0, Failed: 0}}, pauses: pausing{}, names: namespaces{c.Sandboxes, map[podnet.Key]time.Time{}, map[podnet.Key]bool{}},
+		screen: screen{c.Reporter, map[string]shownPod{}},
 	}
 }
 
@@ -103,39 +119,6 @@ func (g *group) serves(key podnet.Key) (serves, known bool) {
 	return g.served[key], g.known
 }
 
-func (g *group) run(ctx context.Context) {
-	defer g.unlock()
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-			return
-		case <-g.dirty:
-		case <-timer.C:
-		}
-		began := time.Now()
-		again := g.work(ctx)
-		pause(ctx, roundPause-time.Since(began))
-		timer.Reset(max(again, 0))
-	}
-}
-
-// work is one round with its own deadline. It returns when the next one is due.
-func (g *group) work(ctx context.Context) time.Duration {
-	bounded, cancel := context.WithTimeout(ctx, roundTimeout)
-	defer cancel()
-	again, err := g.round(bounded)
-	if err != nil && ctx.Err() == nil {
-		log.FromContext(ctx).Error(err, "shared proxy not looked after")
-		again = jitter.Full(errorPause)
-	}
-	if ctx.Err() == nil {
-		g.watchEnd(ctx)
-	}
-	return again
-}
-
 func pause(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return
@@ -144,33 +127,6 @@ func pause(ctx context.Context, d time.Duration) {
 	case <-ctx.Done():
 	case <-time.After(d):
 	}
-}
-
-// watchEnd has a round as soon as the proxy's container has ended.
-func (g *group) watchEnd(ctx context.Context) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	id := g.proxy.ID
-	if id == "" || g.watched == id {
-		return
-	}
-	g.watched = id
-	go func() {
-		err := g.Proxies.Wait(ctx, id)
-		g.mu.Lock()
-		if err != nil || ctx.Err() != nil { // the next look finds out
-			if g.watched == id {
-				g.watched = "" // and waits again
-			}
-			g.mu.Unlock()
-			return
-		}
-		if g.proxy.ID == id {
-			g.proxyEnded()
-		}
-		g.mu.Unlock()
-		g.poke()
-	}()
 }
 
 func (g *group) figuresNow() Figures {
@@ -193,4 +149,58 @@ func (g *group) proxyEnded() {
 	g.served = nil // a round may be reading it
 	f := &g.figures
 	f.Waiting, f.Served, f.Running, f.Newest = f.Waiting+f.Served, 0, false, false
+}
+
+// acquire reports whether this agent works on the proxy. Without the lock it only reads the state that the working agent has written.
+func (g *group) acquire(ctx context.Context) (mine bool, err error) {
+	if g.lock == nil {
+		if g.lock, err = home.LockFile(filepath.Join(g.dir.path, "lock"), os.O_RDWR|os.O_CREATE); err != nil {
+			return false, err
+		}
+		g.loaded = false
+	}
+	if g.loaded && g.lock != nil {
+		return true, nil
+	}
+	if g.state, err = g.dir.load(); err != nil {
+		log.FromContext(ctx).Error(err, "what the shared proxy has confirmed is not known")
+	}
+	g.loaded = true
+	return g.lock != nil, nil
+}
+
+func (g *group) unlock() {
+	if g.lock != nil {
+		home.Unlock(g.lock)
+	}
+}
+
+// save writes down what the proxy has confirmed. What could not be written is tried again.
+func (g *group) save() error {
+	err := g.dir.save(g.state)
+	g.unsaved = err != nil
+	return err
+}
+
+// swap writes a configuration down, and lets current lead to it.
+func (g *group) swap(rec *record) error {
+	pending := g.state.with(rec)
+	if err := g.dir.save(pending); err != nil {
+		return err
+	}
+	g.state = pending
+	return g.dir.point(currentLink, rec.Dir)
+}
+
+// profileOf returns the profile that a configuration was rendered from.
+func (g *group) profileOf(rec *record) (*profile.Version, error) {
+	if g.compiled != nil && g.compiled.Hash == rec.Hash {
+		return g.compiled, nil
+	}
+	out, err := profile.New(g.name, rec.Spec)
+	if err != nil {
+		return nil, fmt.Errorf("use the profile's last version: %w", err)
+	}
+	g.compiled = out
+	return out, nil
 }

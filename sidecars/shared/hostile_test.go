@@ -23,7 +23,7 @@ func serveReal(t *testing.T, change ...func(*Manager)) (*realProxy, *Manager) {
 	t.Helper()
 	n := newNode(t)
 	p := startReal(t, n)
-	m := &Manager{Cluster: n, Proxies: p, Sandboxes: n, Reporter: n, Root: n.root, Node: "node-1"}
+	m := New(Config{Cluster: n, Proxies: p, Sandboxes: n, Reporter: n, Root: n.root, Node: "node-1"})
 	for _, f := range change {
 		f(m)
 	}

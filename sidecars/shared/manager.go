@@ -1,4 +1,22 @@
 // Package shared keeps the configuration of the proxy that all pods of the node share which have chosen a shared ProxyProfile.
+//
+//	manager.go    what others call
+//	run.go        rounds of one profile
+//	successor.go  which of the DaemonSet's pods the proxy is
+//	configure.go  brings its configuration to what they ask for
+//	apply.go      puts a configuration into force
+//	trial.go      finds a configuration that the proxy accepts
+//	publish.go    says how the pods are
+//	members.go    which pods the proxy is to serve
+//	round.go      what one round knows
+//	group.go      what is remembered of a profile's pods and proxy
+//	ask.go        asks the proxy for its version
+//	plan.go       values: what to try next
+//	pods.go       what is remembered of single pods
+//	directory.go  what proxy and agent share on the node
+//	state.go      configurations that the proxy may have
+//	following.go  the pods that have chosen a profile
+//	needs.go      what the manager needs of a node
 package shared
 
 import (
@@ -7,39 +25,12 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
-	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/internal/sidecar"
-	"istio-pod-network-controller/sidecars"
 )
-
-// Proxies reaches the containers that the DaemonSets of shared proxies run on the node.
-type Proxies interface {
-	// Find returns the running containers of a profile's proxy, that of the oldest pod first, or sidecar.ErrGone. There are several while one
-	// pod replaces another.
-	Find(ctx context.Context, profile string) ([]sidecar.Container, error)
-	// Check runs a command in a container. ok reports whether it ended with code 0, and output is what it printed, bounded.
-	Check(ctx context.Context, id string, command []string) (output string, ok bool, err error)
-	// Signal sends a signal to the first process of a container.
-	Signal(ctx context.Context, id string, signal unix.Signal) error
-	// Wait returns once a container has ended, or ctx has.
-	Wait(ctx context.Context, id string) error
-}
-
-// Sandboxes looks at the sandboxes of pods.
-type Sandboxes interface {
-	// Ready reports whether a sandbox runs.
-	Ready(ctx context.Context, s podnet.Sandbox) (bool, error)
-	// Name returns the name of a sandbox's network namespace in /var/run/netns, or podnet.ErrGone if there is none any more.
-	Name(ctx context.Context, s podnet.Sandbox) (netns string, err error)
-	// Free returns sidecars.ErrPortTaken if a process in a sandbox has one of the ports, bound is enough. It takes a second at most.
-	Free(ctx context.Context, s podnet.Sandbox, ports []uint16) error
-}
 
 // Manager has the node's shared proxies serve the pods that have chosen them. Of each profile, one goroutine works in rounds:
 //
@@ -56,24 +47,17 @@ type Sandboxes interface {
 // A proxy that does not run serves nobody: the pods' rules lead to ports where nobody listens. The agent then takes pods that are gone out of
 // the files that it starts with, so that they do not keep it from starting.
 type Manager struct {
-	Cluster   sidecars.Cluster
-	Proxies   Proxies
-	Sandboxes Sandboxes
-	Reporter  sidecars.Reporter
-	// Root is a directory in memory that the agent and the kubelet see at the same path. Node is the node's name.
-	Root, Node string
-	// Hold reports whether a pod's rules still lead to a profile's proxy: it is kept there, even if it has opted out. It may be nil.
-	Hold func(profile string, s podnet.Sandbox) bool
-	// Changed gets the duration of each change of a pod, until its profile's proxy has confirmed it. It may be nil.
-	Changed func(profile string, took time.Duration)
+	Config
 
 	mu     sync.Mutex
 	groups map[string]*group
 	wake   chan struct{} // a group was added
 }
 
-// sweepInterval is the longest time between two rounds of a profile.
-const sweepInterval = 30 * time.Second
+// New returns a Manager that follows no pod.
+func New(c Config) *Manager {
+	return &Manager{Config: c, groups: map[string]*group{}, wake: make(chan struct{}, 1)}
+}
 
 // Follow has a sandbox served by a profile's proxy from now on, and its pod read anew. It returns at once.
 func (m *Manager) Follow(s podnet.Sandbox, profile string) { m.follow(s, profile, true) }
@@ -138,10 +122,9 @@ func (m *Manager) Serves(profile string, s podnet.Sandbox) (serves, known bool) 
 
 // group returns the group of a profile, which it makes if there is none. m.mu is held.
 func (m *Manager) group(profile string) *group {
-	m.init()
 	g := m.groups[profile]
 	if g == nil {
-		g = newGroup(m, profile)
+		g = newGroup(&m.Config, profile)
 		m.groups[profile] = g
 		select {
 		case m.wake <- struct{}{}:
@@ -149,13 +132,6 @@ func (m *Manager) group(profile string) *group {
 		}
 	}
 	return g
-}
-
-// init is called with m.mu held.
-func (m *Manager) init() {
-	if m.groups == nil {
-		m.groups, m.wake = map[string]*group{}, make(chan struct{}, 1)
-	}
 }
 
 // Start works until ctx ends. It is a manager.Runnable. It changes nothing when it ends: proxies run on.
@@ -191,7 +167,6 @@ func (m *Manager) find() error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.init()
 	for _, e := range entries {
 		_, err := os.Stat(filepath.Join(m.Root, e.Name(), stateName))
 		if err == nil && len(validation.IsDNS1123Subdomain(e.Name())) == 0 {
@@ -199,28 +174,6 @@ func (m *Manager) find() error {
 		}
 	}
 	return nil
-}
-
-// Result is what became of a configuration that the agent has tried.
-type Result string
-
-// The results. A configuration from which pods were left out counts as refused, and once more for what became of the rest.
-const (
-	Applied     Result = "applied"     // the proxy answers its version
-	Refused     Result = "refused"     // the templates or the proxy's check did not pass it
-	Unconfirmed Result = "unconfirmed" // the proxy did not answer its version in time
-	Failed      Result = "failed"      // it could not be written, or the runtime did not pass the check or the signal on
-)
-
-// Figures are how a profile's proxy and its pods are on this node.
-type Figures struct {
-	// Served are the pods that the proxy serves. Refused pods need a change of theirs or of the profile first. Waiting pods need none.
-	Served, Refused, Waiting int
-	// Running reports whether the proxy's container runs. Newest reports whether the proxy has confirmed the profile's present version, without
-	// pods that have left.
-	Running, Newest bool
-	// Reloads counts configurations by what became of them, with zeros.
-	Reloads map[Result]uint64
 }
 
 // Figures returns those of each profile that has pods on this node, or whose proxy runs there.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -205,13 +204,6 @@ type facts struct {
 	member, held, ended bool
 }
 
-type verdict struct {
-	// stay keeps a pod in the configuration, and join lets it in or lets its changes in.
-	stay, join bool
-	// refused is what the pod's owner has to change first, waits what has to happen by itself; both may be "".
-	refused, waits string
-}
-
 // choseElsewhere reports whether a pod has chosen another profile than the given one, or has opted out. A pod that chooses nothing has not.
 func choseElsewhere(c sidecars.Choice, profile string) bool {
 	return c.OptedOut || c.Name != "" && c.Name != profile
@@ -238,50 +230,4 @@ func judge(f facts) verdict {
 		return verdict{stay: f.member, refused: fmt.Sprintf("the profile %s is not shared any more: choose another one", f.profile)}
 	}
 	return verdict{stay: f.member, join: true}
-}
-
-// namesAgain is the time between two looks at the name of a network namespace that is served.
-const namesAgain = 2 * time.Second
-
-// namespaces remembers what it has seen of the names of the members' network namespaces.
-type namespaces struct {
-	Sandboxes
-	seen map[podnet.Key]time.Time // when the name was seen last
-	lost map[podnet.Key]bool      // the name was lost in the middle of a round
-}
-
-// gone reports whether a sandbox's network namespace no longer has the name that the proxy knows.
-func (n namespaces) gone(ctx context.Context, s podnet.Sandbox, known string, now time.Time) bool {
-	key := s.Key()
-	if now.Sub(n.seen[key]) <= namesAgain {
-		return false
-	}
-	name, err := n.Name(ctx, s)
-	if errors.Is(err, podnet.ErrGone) || err == nil && name != known || err != nil && n.lost[key] {
-		return true
-	}
-	if err == nil {
-		delete(n.lost, key)
-		n.seen[key] = now
-	}
-	return false
-}
-
-// vanished reports whether the network namespace of a member has lost its name since the round began. The next round takes the sandbox of such
-// a pod for ended.
-func (n namespaces) vanished(ctx context.Context, members []member) (lost bool) {
-	for _, m := range members {
-		name, err := n.Name(ctx, m.Sandbox)
-		if ctx.Err() == nil && (err != nil || name != m.Data.NetNS) && !n.lost[m.key()] {
-			n.lost[m.key()], lost = true, true
-			delete(n.seen, m.key())
-		}
-	}
-	return lost
-}
-
-// forget drops sandboxes that are missing in there.
-func (n namespaces) forget(there map[podnet.Key]bool) {
-	maps.DeleteFunc(n.seen, func(key podnet.Key, _ time.Time) bool { return !there[key] })
-	maps.DeleteFunc(n.lost, func(key podnet.Key, _ bool) bool { return !there[key] })
 }

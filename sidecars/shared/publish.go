@@ -3,6 +3,8 @@ package shared
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
@@ -10,22 +12,28 @@ import (
 	"istio-pod-network-controller/sidecars"
 )
 
-// screen shows pods, and remembers what it has shown, by UID.
-type screen struct {
-	sidecars.Reporter
-	shown map[string]shownPod
-}
-
-type shownPod struct {
-	sandbox podnet.Sandbox
-	status  sidecars.Status
-}
-
-func (s screen) show(p podnet.Sandbox, status sidecars.Status) {
-	if now := (shownPod{p, status}); s.shown[p.UID] != now {
-		s.shown[p.UID] = now
-		s.Report(p, status)
+func (r *round) publish() {
+	out := outcome{r, r.serving()}
+	served, there := map[podnet.Key]bool{}, map[podnet.Key]bool{}
+	for _, m := range out.rec.members() {
+		served[m.key()] = true
 	}
+	for _, p := range r.pods {
+		there[p.key()], p.refusedFor = true, r.pauses.of(p.sandbox.UID).refused.why
+	}
+	figures := out.figures(r.pods, served)
+	r.mu.Lock()
+	figures.Reloads = r.figures.Reloads
+	r.served, r.figures = served, figures
+	if r.proxy.ended {
+		r.proxyEnded()
+		clear(served)
+	}
+	r.known = r.known || r.inForce != nil || phaseOf(r.seen, r.inForce, r.last != nil) != starting
+	r.mu.Unlock()
+	out.show(r.screen, r.pods, served)
+	r.names.forget(there)
+	maps.DeleteFunc(r.pauses, func(uid string, p *podPauses) bool { return podWith(r.pods, uid) == nil && p.calm(time.Now()) })
 }
 
 func isTaken(err error) bool { return errors.Is(err, sidecars.ErrPortTaken) }

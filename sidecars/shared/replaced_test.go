@@ -89,7 +89,7 @@ func newUpgrading(t *testing.T) *upgrading {
 // restart has another agent work.
 func (u *upgrading) restart() {
 	u.stop()
-	u.m = &Manager{Cluster: u, Proxies: u, Sandboxes: u, Reporter: u, Root: u.root, Node: "node-1"}
+	u.m = New(Config{Cluster: u, Proxies: u, Sandboxes: u, Reporter: u, Root: u.root, Node: "node-1"})
 	u.stop = u.run(u.t, u.m)
 	for _, s := range u.all {
 		u.m.Follow(s, "edge")

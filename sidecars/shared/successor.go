@@ -14,20 +14,6 @@ import (
 	"istio-pod-network-controller/internal/sidecar"
 )
 
-// successor is the newest pod of the DaemonSet while another one is the proxy:
-//
-//   - It starts with the files that are in force, and takes the listeners of the proxy over a socket in run: from then on both accept
-//     connections. While it starts, changes wait, so that both have the same listeners.
-//   - Once it answers the version that is in force it is the proxy, and its pod becomes ready. The DaemonSet deletes the older pod, which
-//     finishes its connections.
-//   - Until then, and if it ends before, nothing changes: the older pod serves.
-type successor struct {
-	pod   string    // its UID, or ""
-	since time.Time // when it was seen first
-	told  time.Time // when it was told last to read its files
-	slow  bool      // that it does not take over was logged
-}
-
 // succeedPause is the time between two looks at a successor for which changes do not wait any more.
 const succeedPause = 2 * time.Second
 

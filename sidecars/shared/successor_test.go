@@ -71,7 +71,7 @@ func TestSucceed_newerAnswers_isTheProxy(t *testing.T) {
 		t.Errorf("the proxy is %+v, noted %+v", h.g.proxy.Container, h.g.state.Confirmed)
 	}
 	h.g.unlock()
-	h.g = newGroup(h.g.Manager, "edge")
+	h.g = newGroup(h.g.Config, "edge")
 	h.rounds(1)
 	if h.g.proxy.PodUID != newerPod {
 		t.Errorf("for the next agent the proxy is %+v", h.g.proxy.Container)

@@ -12,6 +12,9 @@ import (
 	"istio-pod-network-controller/internal/printable"
 )
 
+// checkTimeout bounds one check by the proxy.
+const checkTimeout = 10 * time.Second
+
 type trial struct {
 	*round
 	plan
