@@ -39,7 +39,7 @@ var rooms = []room{
 	{dir: "internal/intent", own: "iptables", others: "k8s.io/api/core/v1", never: impure},
 	{dir: "internal/redirection", never: "net/http"}, // believes nobody: a test compares its two addresses
 	{dir: "internal/podreport", others: "k8s.io/api/core/v1", never: impure},
-	{dir: "internal/agentstatus", others: "k8s.io/api/core/v1 k8s.io/apimachinery"},
+	{dir: "internal/agentstatus", own: "internal/podreport", others: "k8s.io/api/core/v1 k8s.io/apimachinery"},
 	{dir: "internal/selfreport", own: "internal/agentstatus internal/jitter", others: "github.com/go-logr/logr k8s.io sigs.k8s.io/controller-runtime"},
 	{dir: "internal/apiauth", others: "k8s.io sigs.k8s.io/controller-runtime"},
 	{dir: "internal/outage", own: "internal/jitter", others: "k8s.io sigs.k8s.io/controller-runtime"},
@@ -115,7 +115,7 @@ var rooms = []room{
 	// The agent's side of inspect. It reads namespaces by iptables/kernel.
 	{
 		dir: "diagnostics/inspectserver", others: "github.com/go-logr/logr k8s.io sigs.k8s.io/controller-runtime",
-		own: "controllers diagnostics/cluster diagnostics/inspect internal/agentstatus internal/apiauth internal/intent internal/netns internal/podnet internal/podreport internal/printable internal/serving iptables iptables/kernel",
+		own: "controllers diagnostics/inspect internal/agentstatus internal/apiauth internal/intent internal/netns internal/podnet internal/podreport internal/printable internal/serving iptables iptables/kernel",
 	},
 
 	// The wiring. Flags live in agent/cli.

@@ -149,12 +149,7 @@ func (r Report) patch(pod *corev1.Pod, now time.Time) ([]byte, error) {
 }
 
 func findCondition(pod *corev1.Pod) *corev1.PodCondition {
-	for i := range pod.Status.Conditions {
-		if pod.Status.Conditions[i].Type == podreport.Condition {
-			return &pod.Status.Conditions[i]
-		}
-	}
-	return nil
+	return podreport.ConditionOf(pod, podreport.Condition)
 }
 
 // reported reports whether our status annotation says initialized or failed.

@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podreport"
 )
@@ -62,7 +61,7 @@ func podOf(pod *corev1.Pod, namespace map[string]string, config intent.Config) P
 	if p.Redirect && p.Profile == "" {
 		p.MeetNoProxy = intent.BeforeProxy(pod, asks.Spec)
 	}
-	if c := cluster.Condition(pod, podreport.Condition); c != nil {
+	if c := podreport.ConditionOf(pod, podreport.Condition); c != nil {
 		p.Condition = c.DeepCopy() // the pod is not kept
 	}
 	p.Istios = p.Injected && p.Status == "" && p.Running

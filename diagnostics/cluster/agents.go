@@ -127,16 +127,6 @@ func agentOf(pod *corev1.Pod) Agent {
 	return a
 }
 
-// Condition returns a pod's condition, or nil.
-func Condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
-	for i := range pod.Status.Conditions {
-		if pod.Status.Conditions[i].Type == kind {
-			return &pod.Status.Conditions[i]
-		}
-	}
-	return nil
-}
-
 // NodeReady returns a node's condition Ready; without one its status is empty.
 func NodeReady(node *corev1.Node) corev1.NodeCondition {
 	for _, c := range node.Status.Conditions {

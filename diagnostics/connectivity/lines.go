@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/internal/printable"
 )
@@ -91,7 +90,7 @@ func reported(pod *corev1.Pod) string {
 	if status == string(podreport.StatusInitialized) {
 		return ""
 	}
-	if c := cluster.Condition(pod, podreport.Condition); c != nil {
+	if c := podreport.ConditionOf(pod, podreport.Condition); c != nil {
 		return fmt.Sprintf("pod %s: %s: %s", pod.Name, status, c.Message)
 	}
 	return fmt.Sprintf("pod %s: %s", pod.Name, status)

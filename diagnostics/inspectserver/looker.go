@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"istio-pod-network-controller/controllers"
-	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
@@ -195,7 +194,7 @@ func agreement(looked controllers.Looked, found kernel.Held, err error) inspect.
 
 func reportedOn(pod *corev1.Pod) inspect.Reported {
 	out := inspect.Reported{Status: pod.Annotations[podreport.KeyStatus]}
-	if c := cluster.Condition(pod, podreport.Condition); c != nil {
+	if c := podreport.ConditionOf(pod, podreport.Condition); c != nil {
 		out.Condition, out.Reason, out.Message = string(c.Status), c.Reason, c.Message
 	}
 	return out

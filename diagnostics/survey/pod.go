@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/internal/printable"
@@ -78,7 +77,7 @@ func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return out, false
 	}
-	condition, status := cluster.Condition(pod, podreport.Condition), podreport.Status(pod.Annotations[podreport.KeyStatus])
+	condition, status := podreport.ConditionOf(pod, podreport.Condition), podreport.Status(pod.Annotations[podreport.KeyStatus])
 	reported := condition != nil || status != ""
 	want, err := intent.Of(pod, at.namespace, config())
 	profile, _ := intent.ProxyProfile(pod, at.namespace) // err is the same error

@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // Name is the program's, and where the documentation installs the agents.
@@ -34,24 +36,16 @@ func IsAgent(pod *corev1.Pod) bool {
 
 // Ready reports whether a pod is ready.
 func Ready(pod *corev1.Pod) bool {
-	_, ready := readyCondition(pod)
-	return ready
+	c := podreport.ConditionOf(pod, corev1.PodReady)
+	return c != nil && c.Status == corev1.ConditionTrue
 }
 
 // ReadySince returns when a pod became ready; zero if it is not.
-func ReadySince(pod *corev1.Pod) time.Time {
-	c, _ := readyCondition(pod)
-	return c.LastTransitionTime.Time
-}
-
-// readyCondition returns the condition Ready of a pod if that is true.
-func readyCondition(pod *corev1.Pod) (c corev1.PodCondition, ready bool) {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-			return c, true
-		}
+func ReadySince(pod *corev1.Pod) (since time.Time) {
+	if Ready(pod) {
+		since = podreport.ConditionOf(pod, corev1.PodReady).LastTransitionTime.Time
 	}
-	return corev1.PodCondition{}, false
+	return since
 }
 
 // Compare sorts the agents of a node: the agent in charge is first. It is ready, and does not end. Of several such the newest takes over.

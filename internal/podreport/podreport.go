@@ -11,6 +11,16 @@ const (
 	Condition corev1.PodConditionType = "pod-network-controller.istio.io/initialized"
 )
 
+// ConditionOf returns a pod's condition of a kind, or nil.
+func ConditionOf(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if pod.Status.Conditions[i].Type == kind {
+			return &pod.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
 // Status is the value of the annotation KeyStatus.
 type Status string
 
