@@ -149,8 +149,8 @@ func TestChecks_names_equalTheDocsHeadings(t *testing.T) {
 	for _, c := range checks() {
 		names = append(names, c.name)
 	}
-	for _, c := range nodeChecks() {
-		names = append(names, c.name)
+	for _, r := range RunNode(&NodeFacts{}) {
+		names = append(names, r.Check)
 	}
 	slices.Sort(names)
 	slices.Sort(headings)

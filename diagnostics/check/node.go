@@ -13,27 +13,16 @@ type NodeFacts struct {
 	Left      Left   // of ours
 }
 
-// nodeCheck is one question about a node.
-type nodeCheck struct {
-	name string
-	ask  func(*NodeFacts) finding
-}
-
-func nodeChecks() []nodeCheck {
-	return []nodeCheck{
-		{"node-kernel", nodeKernel},
-		{"node-tproxy", nodeTProxy},
-		{"node-nri", nodeNRI},
-		{"node-leftovers", nodeLeftovers},
-	}
-}
-
 // RunNode asks the checks for a node.
-func RunNode(f *NodeFacts) []Result {
-	var out []Result
-	for _, c := range nodeChecks() {
-		if found := c.ask(f); found.level != "" {
-			out = append(out, newResult("this node", c.name, found))
+func RunNode(f *NodeFacts) (out []Result) {
+	for _, c := range []struct {
+		name  string
+		found finding
+	}{
+		{"node-kernel", nodeKernel(f)}, {"node-tproxy", nodeTProxy(f)}, {"node-nri", nodeNRI(f)}, {"node-leftovers", nodeLeftovers(f)},
+	} {
+		if c.found.level != "" {
+			out = append(out, newResult("this node", c.name, c.found))
 		}
 	}
 	return out
