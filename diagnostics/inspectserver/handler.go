@@ -26,7 +26,7 @@ import (
 type handler struct {
 	look *Looker
 	// check returns nil if the owner of a token has a right to a pod, and else a *inspect.Refusal. nil: whoever can connect may.
-	check func(ctx context.Context, token string, to right, namespace, name string) error
+	check func(ctx context.Context, token string, to apiauth.Attributes) error
 	// proxies are the proxies whose logs and commands are served, as many in parallel as line has places; nil: they are not served.
 	proxies ProxyAccess
 	line    chan struct{}
@@ -35,18 +35,19 @@ type handler struct {
 // answer answers a request about a pod, or returns an error, best a *inspect.Refusal. ctx ends soon, that of the request does not.
 type answer func(ctx context.Context, w http.ResponseWriter, r *http.Request, namespace, name string) error
 
+// mux has the routes, with the rights that they take: kubectl needs the same for what it does with a pod.
 func (h handler) mux() *http.ServeMux {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+inspect.Route, h.serve(rightToGet(), h.document))
+	mux.HandleFunc("GET "+inspect.Route, h.serve(apiauth.Attributes{Verb: "get"}, h.document))
 	if h.proxies != nil {
-		mux.HandleFunc("GET "+inspect.LogRoute, h.serve(rightToLog(), h.inLine(h.log)))
-		mux.HandleFunc("POST "+inspect.ExecRoute, h.serve(rightToExec(), h.inLine(h.exec)))
+		mux.HandleFunc("GET "+inspect.LogRoute, h.serve(apiauth.Attributes{Verb: "get", Subresource: "log"}, h.inLine(h.log)))
+		mux.HandleFunc("POST "+inspect.ExecRoute, h.serve(apiauth.Attributes{Verb: "create", Subresource: "exec"}, h.inLine(h.exec)))
 	}
 	return mux
 }
 
-// serve returns a handler of requests whose caller has a right.
-func (h handler) serve(to right, answer answer) http.HandlerFunc {
+// serve returns a handler of requests whose caller has a right to the pod.
+func (h handler) serve(to apiauth.Attributes, answer answer) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), timeout)
 		defer cancel()
@@ -73,7 +74,7 @@ func (h handler) document(ctx context.Context, w http.ResponseWriter, _ *http.Re
 }
 
 // admit returns which pod a request is about, if its caller has a right to it, and else a *inspect.Refusal.
-func (h handler) admit(ctx context.Context, r *http.Request, to right) (namespace, name string, err error) {
+func (h handler) admit(ctx context.Context, r *http.Request, to apiauth.Attributes) (namespace, name string, err error) {
 	namespace, name = r.PathValue("namespace"), r.PathValue("name")
 	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
 		return "", "", &inspect.Refusal{Code: http.StatusBadRequest, Message: "want the path " + inspect.Path("NAMESPACE", "POD")}
@@ -85,7 +86,8 @@ func (h handler) admit(ctx context.Context, r *http.Request, to right) (namespac
 	if token == "" {
 		return "", "", &inspect.Refusal{Code: http.StatusUnauthorized, Message: "the request has no bearer token"}
 	}
-	return namespace, name, h.check(ctx, token, to, namespace, name)
+	to.Resource, to.Namespace, to.Name = "pods", namespace, name
+	return namespace, name, h.check(ctx, token, to)
 }
 
 func refuse(w http.ResponseWriter, err error) {
@@ -189,27 +191,17 @@ func newCallers(config *rest.Config) (callers, error) {
 	})}, nil
 }
 
-// right is what a caller wants to do with a pod: a verb with the pod, or with a part of it.
-type right struct{ verb, part string }
-
-// kubectl needs the same rights.
-func rightToGet() right  { return right{verb: "get"} }
-func rightToLog() right  { return right{"get", "log"} }
-func rightToExec() right { return right{"create", "exec"} }
-
-// String is the right as in "get pods/log".
-func (r right) String() string { return strings.TrimSuffix(r.verb+" pods/"+r.part, "/") }
-
 // check returns nil if the owner of the token has a right to the pod, and else a *inspect.Refusal. It does not look whether there is such a pod.
-func (c callers) check(ctx context.Context, token string, to right, namespace, name string) error {
-	err := c.authorizer.Authorize(ctx, token, apiauth.Attributes{Verb: to.verb, Resource: "pods", Subresource: to.part, Namespace: namespace, Name: name})
+func (c callers) check(ctx context.Context, token string, to apiauth.Attributes) error {
+	err := c.authorizer.Authorize(ctx, token, to)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, apiauth.ErrUnauthenticated):
 		return &inspect.Refusal{Code: http.StatusUnauthorized, Message: "the API server does not accept this token: it may have expired; log in again"}
 	case errors.Is(err, apiauth.ErrForbidden):
-		return &inspect.Refusal{Code: http.StatusForbidden, Message: fmt.Sprintf("not allowed: this takes the right to %s of pod %s in namespace %s", to, name, namespace)}
+		right := strings.TrimSuffix(to.Verb+" "+to.Resource+"/"+to.Subresource, "/") // as in "get pods/log"
+		return &inspect.Refusal{Code: http.StatusForbidden, Message: fmt.Sprintf("not allowed: this takes the right to %s of pod %s in namespace %s", right, to.Name, to.Namespace)}
 	case errors.Is(err, apiauth.ErrBusy):
 		return &inspect.Refusal{Code: http.StatusServiceUnavailable, Message: err.Error()}
 	}

@@ -29,6 +29,7 @@ import (
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/agentstatus"
+	"istio-pod-network-controller/internal/apiauth"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/serving"
 	"istio-pod-network-controller/iptables"
@@ -254,12 +255,12 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 func TestAdmit_scheme_isInAnyLetters(t *testing.T) {
 	for _, scheme := range []string{"Bearer", "bearer", "BEARER"} {
 		var told string
-		h := handler{check: func(_ context.Context, token string, _ right, _, _ string) error { told = token; return nil }}
+		h := handler{check: func(_ context.Context, token string, _ apiauth.Attributes) error { told = token; return nil }}
 		r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
 		r.SetPathValue("namespace", "shop")
 		r.SetPathValue("name", "cart")
 		r.Header.Set("Authorization", scheme+" dev")
-		if _, _, err := h.admit(t.Context(), r, rightToGet()); err != nil || told != "dev" {
+		if _, _, err := h.admit(t.Context(), r, apiauth.Attributes{Verb: "get"}); err != nil || told != "dev" {
 			t.Errorf("%s: told %q, error %v", scheme, told, err)
 		}
 	}
