@@ -14,7 +14,7 @@ import (
 func TestAgent_serverAwayForAnHour_staysReadyAndSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, registry := hookMetrics(t, Options{NRI: NRI{Mode: NRIOff}, CNI: CNIOff})
-		a.ready.addWithNote("cache", a.core.check, a.core.note)
+		a.ready.add(part{name: "cache", check: a.core.check, note: a.core.note})
 		a.core.set(core{})
 		if v := valuesOf(t, registry); v["hook_up watch"] != 1 || v["api_server_away_seconds"] != 0 {
 			t.Errorf("before: %v", v)

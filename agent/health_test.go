@@ -88,9 +88,9 @@ func TestHealthIsServedAtASocketAndAtAPort(t *testing.T) {
 		fault := errors.New("the runtime does not call us")
 		ready := &readiness{}
 		var stuck error
-		ready.addWithNote("nri", func(context.Context) error { return fault }, func() string { return "not offered" })
-		ready.addLive(func(context.Context) error { return stuck })
-		ready.add("cache", func(context.Context) error { return nil })
+		ready.add(part{name: "nri", check: func(context.Context) error { return fault }, note: func() string { return "not offered" }})
+		ready.liveCheck = func(context.Context) error { return stuck }
+		ready.add(part{name: "cache", check: func(context.Context) error { return nil }})
 		stop := serveHealth(t, h, ready)
 		for path, want := range map[string]string{
 			"/healthz": "200 ok", "/readyz": "500 nri: the runtime does not call us\n", "/readyz/cache": "200 ok",

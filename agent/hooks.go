@@ -110,13 +110,13 @@ func (a *agent) newNRI() ([]runnable, error) {
 		}
 		return err
 	}})
-	a.ready.addWithNote("nri", served, func() string {
+	a.ready.add(part{name: "nri", check: served, note: func() string {
 		if offered, _ := n.Offered(); !offered {
 			return "not offered"
 		}
 		return ""
-	})
-	a.ready.addLive(n.Live)
+	}})
+	a.ready.liveCheck = n.Live
 	a.announcers = append(a.announcers, n.Connected)
 	a.collectors = append(a.collectors,
 		gaugeOf(controllers.MetricPrefix+"nri_connected", "1 while the container runtime asks the agent before containers start.", nil, n.Connected),
@@ -131,7 +131,7 @@ func (a *agent) newCNI() ([]runnable, error) {
 		return nil, nil
 	}
 	a.Chain.Plugin.ExcludeNamespaces = slices.Concat(a.Chain.Plugin.ExcludeNamespaces, a.passNamespaces())
-	a.ready.add("cni", a.cniState.Check)
+	a.ready.add(part{name: "cni", check: a.cniState.Check})
 	if a.CNI == CNIUninstall {
 		return nil, nil
 	}

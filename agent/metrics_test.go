@@ -102,13 +102,13 @@ func TestTheEarlyHookIsUpIfOneIs(t *testing.T) {
 
 func TestReadinessChecksAreMetrics(t *testing.T) {
 	ready := &readiness{}
-	ready.add("cache", func(context.Context) error { return nil })
-	ready.add("runtime", func(ctx context.Context) error {
+	ready.add(part{name: "cache", check: func(context.Context) error { return nil }})
+	ready.add(part{name: "runtime", check: func(ctx context.Context) error {
 		if _, bounded := ctx.Deadline(); !bounded {
 			t.Error("the check has no time limit")
 		}
 		return errors.New("connection refused")
-	})
+	}})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(readyMetric{ready})
 	if diff := cmp.Diff(map[string]float64{"ready cache": 1, "ready runtime": 0}, valuesOf(t, registry)); diff != "" {

@@ -80,8 +80,8 @@ func TestPorts_inspectTakenByAnotherProgram_isServedOnceFree(t *testing.T) {
 // A node whose pods have all that they need does not keep its taint for a port.
 func TestPorts_taken_keepNoTaint(t *testing.T) {
 	ready, p := &readiness{}, &serving.Ports{}
-	ready.add("cache", func(context.Context) error { return nil })
-	ready.addForPeople("ports", p.Check)
+	ready.add(part{name: "cache", check: func(context.Context) error { return nil }})
+	ready.add(part{name: "ports", check: p.Check, forPeople: true})
 	defer p.Serve(t.Context(), "metrics", func(context.Context) (net.Listener, error) { return nil, syscall.EADDRINUSE }, nil)()
 	if err := ready.check(t.Context()); err == nil || err.Error() != "ports: metrics is not served: address already in use" {
 		t.Errorf("readiness: %v", err)

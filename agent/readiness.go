@@ -16,8 +16,8 @@ const checkTimeout = 2 * time.Second
 // readiness is the list of what the agent needs to look after pods. /readyz names each part that fails; the startup taint is removed when
 // all pass that pods need. Parts must be added before anything is served.
 type readiness struct {
-	parts      []part
-	liveChecks []func(context.Context) error
+	parts     []part
+	liveCheck func(context.Context) error // looks at this process only; nil: there is none
 }
 
 // part is one check. note, which may be nil, adds something to the name in the summary.
@@ -25,34 +25,17 @@ type part struct {
 	name      string
 	check     func(context.Context) error
 	note      func() string
-	forPeople bool // pods do not need it
+	forPeople bool // pods do not need it: a node does not keep its startup taint for it
 }
 
-func (r *readiness) add(name string, check func(context.Context) error) {
-	r.parts = append(r.parts, part{name: name, check: check})
-}
+func (r *readiness) add(parts ...part) { r.parts = append(r.parts, parts...) }
 
-func (r *readiness) addWithNote(name string, check func(context.Context) error, note func() string) {
-	r.parts = append(r.parts, part{name: name, check: check, note: note})
-}
-
-// addForPeople adds a check that pods do not need: a node does not keep its startup taint for it.
-func (r *readiness) addForPeople(name string, check func(context.Context) error) {
-	r.parts = append(r.parts, part{name: name, check: check, forPeople: true})
-}
-
-// addLive adds a check that makes the kubelet restart the agent when it fails.
-func (r *readiness) addLive(check func(context.Context) error) {
-	r.liveChecks = append(r.liveChecks, check)
-}
-
-// live returns an error when only a restart may help. Its checks look at this process only.
+// live returns an error when only a restart may help: the kubelet then restarts the agent.
 func (r *readiness) live(ctx context.Context) error {
-	var errs []error
-	for _, check := range r.liveChecks {
-		errs = append(errs, check(ctx))
+	if r.liveCheck == nil {
+		return nil
 	}
-	return errors.Join(errs...)
+	return r.liveCheck(ctx)
 }
 
 // summary returns the names of the parts, with their notes.

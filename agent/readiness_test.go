@@ -13,7 +13,7 @@ func TestReadinessNamesWhatIsMissing(t *testing.T) {
 	missing := map[string]error{}
 	r := &readiness{}
 	for _, name := range []string{"nri", "cni", "runtime"} {
-		r.add(name, func(context.Context) error { return missing[name] })
+		r.add(part{name: name, check: func(context.Context) error { return missing[name] }})
 	}
 	if err := r.check(t.Context()); err != nil {
 		t.Errorf("all is there: %v", err)
@@ -31,7 +31,7 @@ func TestReadinessLooksAtAllPartsAtOnce(t *testing.T) {
 	rendezvous := make(chan struct{})
 	r := &readiness{}
 	for _, name := range []string{"a", "b"} {
-		r.add(name, func(ctx context.Context) error {
+		r.add(part{name: name, check: func(ctx context.Context) error {
 			select {
 			case rendezvous <- struct{}{}:
 			case <-rendezvous:
@@ -39,7 +39,7 @@ func TestReadinessLooksAtAllPartsAtOnce(t *testing.T) {
 				return ctx.Err()
 			}
 			return errors.New("away")
-		})
+		}})
 	}
 	if err := r.check(t.Context()); err == nil || err.Error() != "a: away\nb: away" {
 		t.Errorf("%v, want both that are missing", err)
@@ -49,10 +49,10 @@ func TestReadinessLooksAtAllPartsAtOnce(t *testing.T) {
 func TestReadinessWaitsForNoPartForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, began := &readiness{}, time.Now()
-		r.add("runtime", func(ctx context.Context) error {
+		r.add(part{name: "runtime", check: func(ctx context.Context) error {
 			<-ctx.Done()
 			return ctx.Err()
-		})
+		}})
 		if err := r.check(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("error %v, want a deadline", err)
 		}
@@ -67,7 +67,7 @@ func TestAStartIsOverWhenReadyOrAfterAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		away := errors.New("away")
 		r := &readiness{}
-		r.add("cache", func(context.Context) error { return away })
+		r.add(part{name: "cache", check: func(context.Context) error { return away }})
 		check := r.started(time.Now().Add(startPatience))
 		if err := check(t.Context()); !errors.Is(err, away) {
 			t.Errorf("not ready: %v", err)

@@ -220,12 +220,14 @@ func (a *agent) inspector() inspectserver.Server {
 
 // addChecks adds to readiness that the caches of pods and namespaces are filled, that the container runtime answers, and that ports are served.
 func (a *agent) addChecks() {
-	a.ready.addWithNote("cache", a.core.check, a.core.note)
-	a.ready.add("runtime", func(ctx context.Context) error {
+	runtime := func(ctx context.Context) error {
 		_, err := a.finder.Version(ctx)
 		return err
-	})
-	a.ready.addForPeople("ports", a.ports.Check)
+	}
+	a.ready.add(
+		part{name: "cache", check: a.core.check, note: a.core.note}, part{name: "runtime", check: runtime},
+		part{name: "ports", check: a.ports.Check, forPeople: true},
+	)
 }
 
 // newBackend makes the agent's backend. The log and a metric say which one it is; the log also says why.

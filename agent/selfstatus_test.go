@@ -16,8 +16,8 @@ import (
 func TestWhatTheAgentSaysAboutItself(t *testing.T) {
 	a := &agent{core: newCoreHolder(), ready: &readiness{}, Options: Options{Build: Build{Version: "1.2.3", Revision: "abc"}, CNI: CNIInstall}}
 	a.backends = kernel.New(kernel.Namespaces{}, fakeDriver{})
-	a.ready.add("cache", a.core.check)
-	a.ready.add("runtime", func(context.Context) error { return nil })
+	a.ready.add(part{name: "cache", check: a.core.check})
+	a.ready.add(part{name: "runtime", check: func(context.Context) error { return nil }})
 	a.inspect.Store(&agentstatus.Inspect{Port: 1})
 	a.early = []hook{{by: controllers.CNI, state: a.cniState.Check}}
 	self := selfStatus{build: a.Build, backend: a.backends.Name(), ready: a.ready, hooks: a.hooks(), inspect: &a.inspect}

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -126,8 +125,8 @@ func startNRI(t *testing.T, mode string) *agent {
 // The NRI hook follows the flags, announces sandboxes, and is part of readiness and liveness.
 func TestTheNRIHookIsWired(t *testing.T) {
 	a := startNRI(t, NRIRequired)
-	if len(a.announcers) != 1 || a.announcers[0]() || len(a.ready.liveChecks) != 1 {
-		t.Fatalf("%d announcers, %d liveness checks", len(a.announcers), len(a.ready.liveChecks))
+	if len(a.announcers) != 1 || a.announcers[0]() || a.ready.liveCheck == nil {
+		t.Fatalf("%d announcers, or no liveness check", len(a.announcers))
 	}
 	if err := a.ready.check(t.Context()); err == nil {
 		t.Error("ready without the NRI that is required")
@@ -149,15 +148,6 @@ func TestTheAgentSaysThatNRIIsNotOffered(t *testing.T) {
 	}
 	if e := statesOf(t, a); len(e) != 2 || e[1].Up || !strings.Contains(e[1].Message, "offers no NRI") {
 		t.Errorf("the agent says %+v", e)
-	}
-}
-
-func TestLiveReturnsTheErrorOfAnyLiveCheck(t *testing.T) {
-	r := &readiness{}
-	r.addLive(func(context.Context) error { return nil })
-	r.addLive(func(context.Context) error { return errSome })
-	if err := r.live(t.Context()); !errors.Is(err, errSome) {
-		t.Error(err)
 	}
 }
 

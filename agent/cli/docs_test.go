@@ -136,7 +136,7 @@ func TestNamesInTheDocsAreThoseOfTheCode(t *testing.T) {
 	hooks := strings.Join(strings.Fields(text(t, filepath.Join(root, "docs/choosing-a-hook.md"))), " ") // a sentence may run over the end of a line
 	for name, tc := range map[string]struct{ code, docs []string }{
 		"parts of readiness": {
-			code: every(`\.add(?:WithNote)?\("([a-z]+)",`, code),
+			code: every(`part\{name: "([a-z]+)", check: [A-Za-z.]+(?:\}|, note)`, code),
 			docs: every("`([a-z]+)`", every(`/readyz. lists its parts \(([^)]*)\)`, hooks)[0]),
 		},
 		"outcomes of a call by NRI": {
