@@ -35,7 +35,7 @@ func TestWhereTheAgentAnswers(t *testing.T) {
 			a := &agent{Options: Options{NodeName: "node1", HealthAddr: tc.health, InspectAddr: tc.addr}, core: newCoreHolder(), backends: kernel.New(kernel.Namespaces{}, fakeDriver{})}
 			stop := a.inspector().Serve(t.Context(), &rest.Config{Host: "http://127.0.0.1:1"})
 			defer stop()
-			socket := filepath.Join(dir, filepath.Base(DefaultInspectSocket))
+			socket := filepath.Join(dir, filepath.Base(inspect.DefaultSocket))
 			_, err := inspect.GetLocal(t.Context(), socket, "shop", "cart")
 			if answers := err != nil && strings.Contains(err.Error(), "has not read its pods yet"); answers != tc.socket {
 				t.Errorf("by the socket: %v", err)

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/intent"
 )
 
@@ -69,9 +68,6 @@ type Options struct {
 	FailOpen bool
 	Build    Build
 }
-
-// DefaultInspectSocket is where `inspect --local` asks: beside the socket of the health checks, in a directory that only the agent's pod has.
-const DefaultInspectSocket = inspect.DefaultSocket
 
 // ValidateInspectAddr returns an error for an address that Options.InspectAddr cannot be.
 func ValidateInspectAddr(addr string) error {

@@ -213,7 +213,7 @@ func (a *agent) inspector() inspectserver.Server {
 		out.Addr = a.InspectAddr
 	}
 	if h, err := newHealth(a.HealthAddr); err == nil && h.network == "unix" { // where health is served on a port, there is no such directory
-		out.Socket = filepath.Join(filepath.Dir(h.address), filepath.Base(DefaultInspectSocket))
+		out.Socket = filepath.Join(filepath.Dir(h.address), filepath.Base(inspect.DefaultSocket))
 	}
 	return out
 }
