@@ -21,16 +21,15 @@ import (
 // cniHook is the hook of the CNI chain. Not every runtime passes the pod's UID.
 type cniHook struct {
 	ensurer
-	calls *install.Calls
-	// ended is called after each request; it may be nil.
-	ended func(command string, err error, took time.Duration)
+	calls      *install.Calls
+	letThrough prometheus.Counter // counts the pods that failOpen lets through
+	requests   *prometheus.HistogramVec
 }
 
-// measure passes the duration of a request that began then and ends now to ended.
+// measure observes a request that began then and ends now.
 func (c cniHook) measure(command string, began time.Time, err *error) {
-	if c.ended != nil {
-		c.ended(command, *err, time.Since(began))
-	}
+	result := map[bool]string{true: cniPassed, false: cniRefused}[*err == nil]
+	c.requests.WithLabelValues(command, result).Observe(time.Since(began).Seconds())
 }
 
 // Add programs a sandbox before its containers exist. While the agent has not read its pods, it waits for most of the time that ctx allows, unless
@@ -113,9 +112,7 @@ func (c cniHook) refusal(err error) error {
 	}
 	if err != nil && c.failOpen {
 		ctrl.Log.Error(err, "pod let through without its rules", "hook", c.by)
-		if c.letThrough != nil {
-			c.letThrough()
-		}
+		c.letThrough.Inc()
 		return nil
 	}
 	return err

@@ -86,7 +86,11 @@ func newTestCNIHook(t *testing.T, n *fakeNamespace, initialize string, api error
 		Config: intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()}, Backend: n, BackendName: "fake", Namespaces: n,
 		Pods: pods, Reporter: noReports{}, Ledger: ledger, Metrics: counters,
 	}})
-	return cniHook{ensurer: ensurer{by: controllers.CNI, core: d}, calls: &install.Calls{}}
+	return cniHookOf(ensurer{by: controllers.CNI, core: d})
+}
+
+func cniHookOf(e ensurer) cniHook {
+	return cniHook{ensurer: e, calls: &install.Calls{}, letThrough: failOpenMetric(controllers.CNI), requests: cniRequests()}
 }
 
 // A pod that starts while the agent does waits for it, and is not refused.
@@ -136,7 +140,7 @@ func TestAdd_rulesApplied_logsPodAndHook(t *testing.T) {
 // Each pod would start 4 s later for nothing.
 func TestAdd_failOpen_doesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := cniHook{ensurer: ensurer{by: controllers.CNI, core: newCoreHolder(), failOpen: true}, calls: &install.Calls{}}
+		c := cniHookOf(ensurer{by: controllers.CNI, core: newCoreHolder(), failOpen: true})
 		began := time.Now()
 		if err := c.Add(t.Context(), podnet.Sandbox{}); err != nil || time.Since(began) > 0 {
 			t.Errorf("%v after %s", err, time.Since(began))
@@ -147,7 +151,7 @@ func TestAdd_failOpen_doesNotWait(t *testing.T) {
 // Pods that end must not queue behind pods that wait.
 func TestAdd_manyWait_leaveRoomForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := cniHook{ensurer: ensurer{by: controllers.CNI, core: newCoreHolder()}, calls: &install.Calls{}}
+		c := cniHookOf(ensurer{by: controllers.CNI, core: newCoreHolder()})
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		var refused atomic.Int64

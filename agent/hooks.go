@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,8 +24,6 @@ type ensurer struct {
 	by       controllers.Hook
 	core     *coreHolder
 	failOpen bool
-	// letThrough is called for each pod that failOpen lets through; it may be nil.
-	letThrough func()
 }
 
 // Ensure programs a sandbox and reports whether its pod asks for rules. An error refuses the pod.
@@ -135,16 +132,11 @@ func (a *agent) newCNI() ([]runnable, error) {
 	if a.CNI == CNIUninstall {
 		return nil, nil
 	}
-	letThrough := failOpenMetric(controllers.CNI)
-	requests := cniRequests()
-	a.collectors = append(a.collectors, letThrough, requests)
 	handler := cniHook{
-		ensurer: ensurer{by: controllers.CNI, core: a.core, failOpen: a.FailOpen, letThrough: letThrough.Inc}, calls: &a.cniState.calls,
-		ended: func(command string, err error, took time.Duration) {
-			result := map[bool]string{true: cniPassed, false: cniRefused}[err == nil]
-			requests.WithLabelValues(command, result).Observe(took.Seconds())
-		},
+		ensurer: ensurer{by: controllers.CNI, core: a.core, failOpen: a.FailOpen}, calls: &a.cniState.calls,
+		letThrough: failOpenMetric(controllers.CNI), requests: cniRequests(),
 	}
+	a.collectors = append(a.collectors, handler.letThrough, handler.requests)
 	server, err := cni.NewServer(cni.Config{
 		Path: a.Chain.Plugin.Socket, Handler: handler, Concurrency: 2 * maxAwaiting,
 		Ready: a.core.check, Log: slog.New(logr.ToSlogHandler(ctrl.Log)),

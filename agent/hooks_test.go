@@ -87,7 +87,7 @@ func TestWhatAHookRefuses(t *testing.T) {
 		"a pod that is not known":    {err: podnet.ErrNoPod},
 		"the same, and we fail open": {err: podnet.ErrNoPod, failOpen: true},
 	} {
-		if err := (cniHook{ensurer: ensurer{failOpen: c.failOpen}}).refusal(c.err); (err != nil) != c.refused {
+		if err := cniHookOf(ensurer{failOpen: c.failOpen}).refusal(c.err); (err != nil) != c.refused {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -98,7 +98,7 @@ func TestHooksRefuseUntilTheCoreIsSet(t *testing.T) {
 	if _, err := e.Ensure(t.Context(), podnet.Sandbox{}); !errors.Is(err, podnet.ErrPodsUnknown) {
 		t.Error(err)
 	}
-	if err := (cniHook{ensurer: e}).refusal(podnet.ErrPodsUnknown); !errors.Is(err, podnet.ErrPodsUnknown) {
+	if err := cniHookOf(e).refusal(podnet.ErrPodsUnknown); !errors.Is(err, podnet.ErrPodsUnknown) {
 		t.Error(err)
 	}
 	if host, known := e.hostNetwork(t.Context(), podnet.Sandbox{}); host || known {

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/runtime/cni"
-	"istio-pod-network-controller/runtime/cni/install"
 	"istio-pod-network-controller/runtime/nri"
 )
 
@@ -148,30 +146,31 @@ func TestWhatNRICallsCount(t *testing.T) {
 
 func TestCNIHook_requests_areMeasured(t *testing.T) {
 	for _, failOpen := range []bool{false, true} {
-		var ended []string
-		c := cniHook{ensurer: ensurer{core: newCoreHolder(), failOpen: failOpen}, calls: &install.Calls{}}
-		c.ended = func(command string, err error, _ time.Duration) {
-			ended = append(ended, fmt.Sprint(command, " ", err == nil))
-		}
+		c := cniHookOf(ensurer{core: newCoreHolder(), failOpen: failOpen})
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		for _, request := range []func(context.Context, podnet.Sandbox) error{c.Add, c.Check, c.Del} {
 			_ = request(ctx, podnet.Sandbox{}) // without a core
 		}
 		cancel()
-		want := []string{fmt.Sprint("ADD ", failOpen), "CHECK true", "DEL true"}
-		if diff := cmp.Diff(want, ended); diff != "" {
-			t.Errorf("requests that passed (-want +got):\n%s", diff)
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(c.requests)
+		passed := map[bool]float64{true: 1}[failOpen]
+		want := map[string]float64{
+			"cni_call_duration_seconds ADD passed": passed, "cni_call_duration_seconds ADD refused": 1 - passed,
+			"cni_call_duration_seconds CHECK passed": 1, "cni_call_duration_seconds CHECK refused": 0, "cni_call_duration_seconds DEL passed": 1,
+		}
+		if diff := cmp.Diff(want, valuesOf(t, registry)); diff != "" {
+			t.Errorf("requests (-want +got):\n%s", diff)
 		}
 	}
 }
 
 func TestPodsThatTheCNIHookLetsThroughAreCounted(t *testing.T) {
 	for _, failOpen := range []bool{false, true} {
-		counter := failOpenMetric(controllers.CNI)
-		c := cniHook{ensurer: ensurer{by: controllers.CNI, core: newCoreHolder(), failOpen: failOpen, letThrough: counter.Inc}}
+		c := cniHookOf(ensurer{by: controllers.CNI, core: newCoreHolder(), failOpen: failOpen})
 		_, err := c.ensure(t.Context(), podnet.Sandbox{Namespace: "shop", Name: "cart"})
 		registry := prometheus.NewRegistry()
-		registry.MustRegister(counter)
+		registry.MustRegister(c.letThrough)
 		n := valuesOf(t, registry)["fail_open_total cni"]
 		if (err == nil) != failOpen || n != map[bool]float64{true: 1}[failOpen] {
 			t.Errorf("--fail-open=%t: error %v, counted %v", failOpen, err, n)
