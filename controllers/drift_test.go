@@ -213,7 +213,7 @@ func TestWhatIsNoDrift(t *testing.T) {
 			b.ensure(t, Changed)
 			change(b)
 			b.ensure(t, Changed)
-			if e, _ := b.Ledger.Of("uid-1"); len(b.reporter.events) > 0 || e.Findings.contention.active() || e.LastRepair != (Repair{}) {
+			if e, _ := b.Ledger.Of("uid-1"); len(b.reporter.events) > 0 || e.Findings.contention.active() || e.LastRepair != (podreport.Repair{}) {
 				t.Errorf("events %q, findings %+v", b.reporter.events, e.Findings)
 			}
 		})

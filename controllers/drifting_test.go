@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/iptables"
 )
 
@@ -68,10 +69,10 @@ func (s *statusServer) CurrentNamespace(context.Context, string) (*corev1.Namesp
 }
 
 // condition returns our condition's status and reason, and the pod's details.
-func (s *statusServer) says(t *testing.T) (condition string, said details) {
+func (s *statusServer) says(t *testing.T) (condition string, said podreport.Details) {
 	t.Helper()
 	pod, _ := s.Pod(t.Context(), podnet.Sandbox{}) // never fails
-	said, _ = detailsOn(pod)
+	said, _ = podreport.DetailsOn(pod)
 	if c := findCondition(pod); c != nil {
 		condition = string(c.Status) + " " + c.Reason
 	}

@@ -6,12 +6,13 @@ import (
 	"strings"
 	"time"
 
+	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/iptables"
 )
 
 // Findings are the foreign changes of a sandbox's rules that calls of Apply have found.
 type Findings struct {
-	LastRepair Repair
+	LastRepair podreport.Repair
 	// Preempted are foreign rules that decide about packets before ours, one a line; "" if there are none.
 	Preempted string
 	// accepted reports whether Preempted is a warning only, by the setting of the pod's namespace.
@@ -25,13 +26,6 @@ type Findings struct {
 
 	contention contention
 	handovers  int // changes that were taken for another agent's
-}
-
-// Repair says when rules that somebody else had changed were repaired, and what kinds of iptables.Drift there were. The zero value means
-// that there was no repair.
-type Repair struct {
-	Time  string `json:"time"` // RFC 3339
-	Kinds string `json:"kinds"`
 }
 
 // repairError means that somebody else has changed the rules, and that they could not be repaired.
@@ -52,7 +46,7 @@ func (e repairError) Unwrap() error { return e.err }
 func (f Findings) repairedNow(drift iptables.Drift) Findings {
 	now := time.Now()
 	f.contention = f.contention.withRepair(now)
-	f.LastRepair = Repair{Time: now.UTC().Format(time.RFC3339), Kinds: joined(drift.Kinds())}
+	f.LastRepair = podreport.Repair{Time: now.UTC().Format(time.RFC3339), Kinds: joined(drift.Kinds())}
 	return f
 }
 

@@ -147,7 +147,7 @@ func TestAfterAnUpdateTheRulesAreTheNewAgents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var said details
+	var said podreport.Details
 	if err := json.Unmarshal([]byte(pod.Annotations[podreport.KeyDetails]), &said); err != nil {
 		t.Fatal(err)
 	}

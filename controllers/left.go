@@ -36,7 +36,7 @@ const mostHandovers = 2
 // writtenByOther reports whether the pod's report is about other rules in this sandbox than this agent's, or another backend's: two
 // agents of a node overlap during an update, and the new one's settings may differ.
 func writtenByOther(v visit, want *compiled, backend string) bool {
-	said, ok := detailsOn(v.pod)
+	said, ok := podreport.DetailsOn(v.pod)
 	return ok && podreport.Status(v.pod.Annotations[podreport.KeyStatus]) == podreport.StatusInitialized &&
 		said.Sandbox == v.sandbox.ID && said.SpecHash != "" && (said.SpecHash != want.hash || said.Backend != backend)
 }

@@ -88,7 +88,7 @@ func TestAChangeThatIsLeftKeepsWhatWasFound(t *testing.T) {
 	b := newBench(t)
 	b.VerifyInterval = 10 * time.Second
 	b.ensure(t, Changed)
-	want := Findings{LastRepair: Repair{Time: "2026-01-02T03:04:05Z", Kinds: "route"}, handovers: 1}
+	want := Findings{LastRepair: podreport.Repair{Time: "2026-01-02T03:04:05Z", Kinds: "route"}, handovers: 1}
 	b.Ledger.found("uid-1", want)
 	b.ensure(t, Unchanged)
 	if e, _ := b.Ledger.Of("uid-1"); e.Findings != want || b.lastReport(t).LastRepair != want.LastRepair || b.backend.applies != 1 {

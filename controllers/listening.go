@@ -45,7 +45,7 @@ func listening(ctx context.Context, from Listeners, v visit, found Findings) (no
 		return found, ""
 	}
 	found.Listening, found.listeningAt = list, time.Now()
-	if said, _ := detailsOn(v.pod); said.Sandbox == v.sandbox.ID && said.Listening == list { // an earlier agent has made the event
+	if said, _ := podreport.DetailsOn(v.pod); said.Sandbox == v.sandbox.ID && said.Listening == list { // an earlier agent has made the event
 		return found, ""
 	}
 	return found, "inbound ports that are captured now: " + list

@@ -7,6 +7,7 @@ import (
 
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // withProxies returns the settings for all pods, with what the agent's proxies need of the pod of s. proxies is nil if the agent runs none.
@@ -48,6 +49,6 @@ func proxyReady(proxies Proxies, v visit) bool {
 		return ready
 	}
 	c := findCondition(v.pod)
-	said, ok := detailsOn(v.pod)
+	said, ok := podreport.DetailsOn(v.pod)
 	return ok && said.Sandbox == v.sandbox.ID && c != nil && c.Status == corev1.ConditionTrue
 }

@@ -29,7 +29,7 @@ type Report struct {
 	Backend  string
 	SpecHash string
 	// LastRepair is the last one in this sandbox that this agent has made.
-	LastRepair Repair
+	LastRepair podreport.Repair
 	// Listening is Findings.Listening.
 	Listening string
 	// Event makes an event of a report that is no failure. A failure always makes one.
@@ -40,32 +40,12 @@ type Report struct {
 	PodVersion string
 }
 
-// details is the value of the annotation KeyDetails.
-type details struct {
-	Sandbox    string    `json:"sandbox,omitempty"`
-	NetNS      string    `json:"netns,omitempty"`
-	Hook       Hook      `json:"hook"`
-	Backend    string    `json:"backend"`
-	SpecHash   string    `json:"specHash,omitempty"`
-	Time       time.Time `json:"time"`
-	Message    string    `json:"message"`
-	Notes      string    `json:"notes,omitempty"`
-	LastRepair Repair    `json:"lastRepair,omitzero"`
-	Listening  string    `json:"listening,omitempty"`
-}
-
-func (r Report) details(now time.Time) details {
-	return details{
-		Sandbox: r.Sandbox.ID, NetNS: r.Sandbox.NetNS, Hook: r.Hook, Backend: r.Backend, SpecHash: r.SpecHash,
+func (r Report) details(now time.Time) podreport.Details {
+	return podreport.Details{
+		Sandbox: r.Sandbox.ID, NetNS: r.Sandbox.NetNS, Hook: string(r.Hook), Backend: r.Backend, SpecHash: r.SpecHash,
 		Time: now.UTC().Truncate(time.Second), Message: truncate(r.Message), Notes: truncate(r.Notes),
 		LastRepair: r.LastRepair, Listening: r.Listening,
 	}
-}
-
-// detailsOn returns what a pod's annotation says.
-func detailsOn(pod *corev1.Pod) (said details, ok bool) {
-	ok = json.Unmarshal([]byte(pod.Annotations[podreport.KeyDetails]), &said) == nil
-	return said, ok
 }
 
 // sameAs reports whether an earlier report says the same. The hook and the pod's version are ignored, and a repair that r does not know. So is the
@@ -73,8 +53,8 @@ func detailsOn(pod *corev1.Pod) (said details, ok bool) {
 func (r Report) sameAs(earlier Report) bool {
 	other := earlier
 	other.Hook, other.PodVersion = r.Hook, r.PodVersion
-	if r.LastRepair == (Repair{}) {
-		other.LastRepair = Repair{}
+	if r.LastRepair == (podreport.Repair{}) {
+		other.LastRepair = podreport.Repair{}
 	}
 	if r.Status == podreport.StatusFailed || r.Status == "" {
 		other.Sandbox = r.Sandbox
@@ -94,13 +74,13 @@ func (r Report) shownOn(pod *corev1.Pod) bool {
 	if r.Status == "" {
 		return !r.contradicts(pod)
 	}
-	said, ok := detailsOn(pod)
+	said, ok := podreport.DetailsOn(pod)
 	if !ok || pod.Annotations[podreport.KeyStatus] != string(r.Status) {
 		return false
 	}
 	want := r.details(said.Time)
 	want.Hook, want.Time = said.Hook, said.Time
-	if r.LastRepair == (Repair{}) {
+	if r.LastRepair == (podreport.Repair{}) {
 		want.LastRepair = said.LastRepair
 	}
 	if r.Status == podreport.StatusFailed {

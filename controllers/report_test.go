@@ -52,7 +52,7 @@ func TestWhatWasWrittenIsKnownAgainWhateverItSays(t *testing.T) {
 func TestARepairByAnEarlierAgentStaysReported(t *testing.T) {
 	b := newWriterBench(t, askingPod())
 	r := goodReport()
-	r.LastRepair = Repair{Time: "2026-01-01T00:00:00Z", Kinds: "rules"}
+	r.LastRepair = podreport.Repair{Time: "2026-01-01T00:00:00Z", Kinds: "rules"}
 	b.mustWrite(t, r)
 	b.now = b.now.Add(time.Hour)
 	b.mustWrite(t, goodReport())

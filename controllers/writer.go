@@ -240,7 +240,7 @@ func (w *Writer) Forget(uid string) {
 // recordNotes makes an event of each note that the pod did not have. before is the pod as it was. An unchanged note about foreign rules makes none,
 // whatever else has changed.
 func (w *Writer) recordNotes(r Report, before *corev1.Pod) {
-	said, ok := detailsOn(before)
+	said, ok := podreport.DetailsOn(before)
 	if ok && said.Notes == truncate(r.Notes) {
 		return
 	}

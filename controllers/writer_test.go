@@ -86,11 +86,11 @@ func TestWriter_report_isOnePatch(t *testing.T) {
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	b := newWriterBench(t, pod)
 	got := b.mustWrite(t, goodReport())
-	var said details
+	var said podreport.Details
 	if err := json.Unmarshal([]byte(got.Annotations[podreport.KeyDetails]), &said); err != nil {
 		t.Fatal(err)
 	}
-	want := details{Sandbox: "sandbox-1", Hook: Watch, Backend: "fake", SpecHash: "1234", Time: b.now.UTC(), Message: "ok"}
+	want := podreport.Details{Sandbox: "sandbox-1", Hook: string(Watch), Backend: "fake", SpecHash: "1234", Time: b.now.UTC(), Message: "ok"}
 	if said != want || got.Annotations[podreport.KeyStatus] != "initialized" {
 		t.Errorf("said %+v, status %q", said, got.Annotations[podreport.KeyStatus])
 	}

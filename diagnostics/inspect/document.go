@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/iptables"
 )
 
@@ -74,17 +75,11 @@ type Programmed struct {
 	// Absent says why there is no sandbox to look at.
 	Absent string `json:"absent,omitempty"`
 	// Rules are in the order in which packets meet them. Backend says what wrote them; empty if there are none.
-	Backend    string          `json:"backend,omitempty"`
-	Rules      []iptables.Line `json:"rules"`
-	LastRepair Repair          `json:"lastRepair,omitzero"`
+	Backend    string           `json:"backend,omitempty"`
+	Rules      []iptables.Line  `json:"rules"`
+	LastRepair podreport.Repair `json:"lastRepair,omitzero"`
 	// Unheard are the proxy's ports to which the rules lead and on which nobody listens: connections are refused.
 	Unheard []uint16 `json:"unheard,omitempty"`
-}
-
-// Repair is the last repair of rules that another process had changed.
-type Repair struct {
-	Time  string `json:"time,omitempty"`
-	Kinds string `json:"kinds,omitempty"`
 }
 
 // Verdict says whether what is programmed is what was asked for.

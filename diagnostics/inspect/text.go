@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/internal/printable"
 )
 
@@ -107,7 +108,7 @@ func (p *printer) programmed(s Programmed) {
 		p.line("")
 		p.line("  rules that have seen no packet: %d (-o wide shows them)", hidden)
 	}
-	if s.LastRepair != (Repair{}) {
+	if s.LastRepair != (podreport.Repair{}) {
 		p.line("  last repair: %s (%s)", s.LastRepair.Time, s.LastRepair.Kinds)
 	}
 }

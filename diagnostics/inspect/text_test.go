@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/iptables"
 )
 
@@ -61,7 +62,7 @@ func documents() map[string]Document {
 		"drift": edited(func(d *Document) {
 			d.Agreement = Agreement{Verdict: Differ, Differences: []string{"- outbound: tcp dport 80 redirect to :15001"}}
 			d.Events.Items = []Event{{now.Add(-90 * time.Second), "Warning", "RulesRepaired", "repaired the rules", 3}}
-			d.Programmed.LastRepair = Repair{"2026-11-22T11:58:30Z", "rules"}
+			d.Programmed.LastRepair = podreport.Repair{Time: "2026-11-22T11:58:30Z", Kinds: "rules"}
 		}),
 		"drift-unverified": edited(func(d *Document) {
 			d.Agreement = Agreement{Verdict: Differ, Differences: []string{"- outbound"}}

@@ -144,8 +144,7 @@ func (l *Looker) describe(ctx context.Context, looked controllers.Looked) inspec
 		Pod: looked.Pod.Namespace + "/" + looked.Pod.Name, UID: string(looked.Pod.UID), Node: l.node, Time: time.Now().UTC().Truncate(time.Second),
 		Agent: l.agent, Asked: askedBy(looked), Reported: reportedOn(looked.Pod),
 		Programmed: inspect.Programmed{
-			Sandbox: looked.Sandbox.ID, Rules: []iptables.Line{},
-			LastRepair: inspect.Repair{Time: looked.Entry.LastRepair.Time, Kinds: looked.Entry.LastRepair.Kinds},
+			Sandbox: looked.Sandbox.ID, Rules: []iptables.Line{}, LastRepair: looked.Entry.LastRepair,
 		},
 		Events: inspect.Events{Items: []inspect.Event{}},
 	}

@@ -1,7 +1,6 @@
 package survey
 
 import (
-	"encoding/json"
 	"slices"
 	"strings"
 	"time"
@@ -55,15 +54,6 @@ type Pod struct {
 	Notes    string    `json:"notes,omitempty"`
 }
 
-// details are the parts of the annotation that are shown.
-type details struct {
-	Hook     string    `json:"hook"`
-	Backend  string    `json:"backend"`
-	SpecHash string    `json:"specHash"`
-	Time     time.Time `json:"time"`
-	Notes    string    `json:"notes"`
-}
-
 // place is what a pod's state depends on beside the pod.
 type place struct {
 	now          time.Time
@@ -91,8 +81,7 @@ func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
 		return out, false
 	}
 	out = Pod{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Created: pod.CreationTimestamp.UTC()}
-	var said details
-	if json.Unmarshal([]byte(pod.Annotations[podreport.KeyDetails]), &said) == nil {
+	if said, ok := podreport.DetailsOn(pod); ok {
 		out.Hook, out.Backend, out.SpecHash, out.Reported, out.Notes = said.Hook, said.Backend, said.SpecHash, said.Time, said.Notes
 	}
 	if reported {

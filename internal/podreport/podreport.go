@@ -1,7 +1,12 @@
 // Package podreport has the words of what the agent writes on pods and nodes, for the core that writes them and the commands that read them.
 package podreport
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	"encoding/json"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
 
 // What the agent writes on a pod.
 const (
@@ -30,6 +35,33 @@ const (
 	StatusFailed      Status = "failed"
 	StatusRemoved     Status = "removed"
 )
+
+// Details is the value of the annotation KeyDetails.
+type Details struct {
+	Sandbox    string    `json:"sandbox,omitempty"`
+	NetNS      string    `json:"netns,omitempty"`
+	Hook       string    `json:"hook"`
+	Backend    string    `json:"backend"`
+	SpecHash   string    `json:"specHash,omitempty"`
+	Time       time.Time `json:"time"`
+	Message    string    `json:"message"`
+	Notes      string    `json:"notes,omitempty"`
+	LastRepair Repair    `json:"lastRepair,omitzero"`
+	Listening  string    `json:"listening,omitempty"`
+}
+
+// DetailsOn returns what a pod's annotation says.
+func DetailsOn(pod *corev1.Pod) (said Details, ok bool) {
+	ok = json.Unmarshal([]byte(pod.Annotations[KeyDetails]), &said) == nil
+	return said, ok
+}
+
+// Repair says when rules that another process had changed were repaired, and what kinds of iptables.Drift there were. The zero value means
+// that there was no repair.
+type Repair struct {
+	Time  string `json:"time"` // RFC 3339
+	Kinds string `json:"kinds"`
+}
 
 // Reasons of the condition. Reasons that the pod's owner can act upon are reasons of events, too.
 const (
