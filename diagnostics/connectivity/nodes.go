@@ -96,7 +96,7 @@ func usableNode(n *corev1.Node) bool {
 func (t *Tester) nodes(ctx context.Context) ([]string, error) {
 	all, err := cluster.Nodes(ctx, t.Client, "")
 	if apierrors.IsForbidden(err) && !t.Nodes.All && len(t.Nodes.Names) == 0 {
-		t.say("nodes cannot be listed (right: list nodes): one pair of pods, on a node that the scheduler chooses")
+		t.Say("nodes cannot be listed (right: list nodes): one pair of pods, on a node that the scheduler chooses")
 		return []string{""}, nil
 	}
 	if err != nil {

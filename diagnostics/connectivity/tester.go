@@ -104,26 +104,20 @@ func (t *Tester) Run(ctx context.Context) (lines []Line, err error) {
 	}
 	defer func() {
 		if t.Keep {
-			t.say(fmt.Sprintf("kept: the pods of namespace %s with the label %s=%s", t.pods.namespace, KeyRun, t.pods.run))
+			t.Say(fmt.Sprintf("kept: the pods of namespace %s with the label %s=%s", t.pods.namespace, KeyRun, t.pods.run))
 			return
 		}
 		if ctx.Err() != nil {
-			t.say(fmt.Sprintf("stopped: deleting what the test has made, for %s at most", cleanLimit))
+			t.Say(fmt.Sprintf("stopped: deleting what the test has made, for %s at most", cleanLimit))
 		}
 		err = errors.Join(err, t.clean(context.WithoutCancel(ctx), len(nodes), own))
 	}()
-	t.say(fmt.Sprintf("testing %s in namespace %s", printable.Count(len(nodes), "node"), t.pods.namespace))
+	t.Say(fmt.Sprintf("testing %s in namespace %s", printable.Count(len(nodes), "node"), t.pods.namespace))
 	return t.testNodes(ctx, nodes), context.Cause(ctx)
 }
 
 // newRun is a name that no other run has.
 func newRun() string { return strings.ToLower(rand.Text()[:8]) }
-
-func (t *Tester) say(sentence string) {
-	if t.Say != nil {
-		t.Say(sentence)
-	}
-}
 
 func (t *Tester) testNodes(ctx context.Context, nodes []string) []Line {
 	found := make([][]Line, len(nodes))
@@ -262,7 +256,7 @@ func (t *Tester) removeNamespace(ctx context.Context) error {
 		return apierrors.IsNotFound(err)
 	})
 	if !gone {
-		t.say(fmt.Sprintf("namespace %s is still being deleted", t.pods.namespace))
+		t.Say(fmt.Sprintf("namespace %s is still being deleted", t.pods.namespace))
 	}
 	return nil
 }

@@ -99,7 +99,7 @@ func good() []Proof {
 
 func newTester(c *fake.Clientset) *Tester {
 	return &Tester{
-		Client: c, Nodes: Nodes{All: true}, Image: "registry/image:1", Select: intent.SelectAnnotation, Wait: time.Millisecond, Interval: time.Millisecond,
+		Client: c, Nodes: Nodes{All: true}, Image: "registry/image:1", Select: intent.SelectAnnotation, Wait: time.Millisecond, Interval: time.Millisecond, Say: func(string) {},
 	}
 }
 
