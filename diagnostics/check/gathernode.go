@@ -26,7 +26,7 @@ type NodeGatherer struct {
 	CNIDir    string
 	// Probe returns why the kernel does not take the agent's rules: for ordinary pods, and for pods with mode TPROXY.
 	Probe func(ctx context.Context) (ordinary, tproxy error)
-	// Rules reports whether a network namespace has rules of ours. nil: namespaces are not looked at.
+	// Rules reports whether a network namespace has rules of ours.
 	Rules func(ctx context.Context, path string) (bool, error)
 }
 
@@ -110,9 +110,6 @@ func (g NodeGatherer) left(ctx context.Context) (l Left) {
 		if file := path.Join(g.CNIDir, entry.Name()); slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(file)) && strings.Contains(g.text(file), `"`+ourPlugin+`"`) {
 			l.Entries = append(l.Entries, file)
 		}
-	}
-	if g.Rules == nil {
-		return l
 	}
 	for _, ns := range g.entries(&l, "/run/netns") {
 		at := path.Join("/run/netns", ns.Name())
