@@ -28,22 +28,17 @@ func PrintJSON(out io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
-// printYAML prints a value as YAML.
-func printYAML(out io.Writer, v any) error {
-	text, err := yaml.Marshal(v)
-	if err == nil {
-		_, err = out.Write(text)
-	}
-	return err
-}
-
 // PrintAs prints a value as JSON or YAML, and in other formats by people.
 func PrintAs(out io.Writer, format string, v any, people func(io.Writer) error) error {
 	switch format {
 	case OutputJSON:
 		return PrintJSON(out, v)
 	case OutputYAML:
-		return printYAML(out, v)
+		text, err := yaml.Marshal(v)
+		if err != nil {
+			return err
+		}
+		return Writes(string(text))(out)
 	}
 	return people(out)
 }
