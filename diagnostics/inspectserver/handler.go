@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -107,16 +106,6 @@ func writeJSON(w http.ResponseWriter, status int, value any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(text) // the caller has gone
-}
-
-// inspectHTTP returns a server of one request a connection. It logs nothing: what a caller sends that is no TLS and no HTTP is no news.
-func inspectHTTP(handler http.Handler) *http.Server {
-	s := &http.Server{
-		Handler: handler, ReadTimeout: timeout, WriteTimeout: 2 * timeout, MaxHeaderBytes: 1 << 15,
-		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
-	}
-	s.SetKeepAlivesEnabled(false)
-	return s
 }
 
 // tunnel hands a connection that is upgraded over to another server. It needs no rights: what is asked inside does.

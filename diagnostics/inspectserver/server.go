@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"sync/atomic"
@@ -105,9 +106,14 @@ const (
 	open      = 32
 )
 
-// serveOn serves until stop is called, which cuts off what is being answered.
+// serveOn serves one request a connection until stop is called, which cuts off what is being answered. What a caller sends that is no TLS and no
+// HTTP is no news, and not logged.
 func serveOn(l net.Listener, handler http.Handler) (stop func()) {
-	server := inspectHTTP(handler)
+	server := &http.Server{
+		Handler: handler, ReadTimeout: timeout, WriteTimeout: 2 * timeout, MaxHeaderBytes: 1 << 15,
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+	}
+	server.SetKeepAlivesEnabled(false)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
