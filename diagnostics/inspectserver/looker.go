@@ -67,7 +67,7 @@ func NewLooker(node, agentNamespace string, by inspect.Agent, reader Kernel, cor
 
 // Document returns the document of a pod, or a *inspect.Refusal.
 func (l *Looker) Document(ctx context.Context, namespace, name string) (doc inspect.Document, err error) {
-	core, pods, err := l.open(namespace)
+	core, pod, err := l.find(ctx, namespace, name)
 	if err != nil {
 		return doc, err
 	}
@@ -76,10 +76,6 @@ func (l *Looker) Document(ctx context.Context, namespace, name string) (doc insp
 		defer func() { <-l.line }()
 	case <-ctx.Done():
 		return doc, &inspect.Refusal{Code: http.StatusServiceUnavailable, Message: "the agent of node " + l.node + " is answering others: try again in some seconds"}
-	}
-	pod := &corev1.Pod{}
-	if err := pods.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, pod); err != nil {
-		return doc, l.refusal(namespace, name, err)
 	}
 	s := podnet.Sandbox{Namespace: namespace, Name: name, UID: string(pod.UID)}
 	err = outlast(ctx, func() error {
@@ -94,8 +90,8 @@ func (l *Looker) Document(ctx context.Context, namespace, name string) (doc insp
 	return doc, nil
 }
 
-// open returns what knows the pods of a namespace, or a *inspect.Refusal.
-func (l *Looker) open(namespace string) (Core, client.Reader, error) {
+// find returns a pod of this node, and what knows more of it, or a *inspect.Refusal.
+func (l *Looker) find(ctx context.Context, namespace, name string) (Core, *corev1.Pod, error) {
 	if namespace == l.agentNamespace {
 		return nil, nil, &inspect.Refusal{Code: http.StatusForbidden, Message: "pods of the agent's own namespace are never redirected, and not shown"}
 	}
@@ -103,19 +99,11 @@ func (l *Looker) open(namespace string) (Core, client.Reader, error) {
 	if err != nil {
 		return nil, nil, &inspect.Refusal{Code: http.StatusServiceUnavailable, Message: "the agent of node " + l.node + " has not read its pods yet: try again in some seconds"}
 	}
-	return core, pods, nil
-}
-
-// knows returns nil if the pod is on this node, and else a *inspect.Refusal.
-func (l *Looker) knows(ctx context.Context, namespace, name string) error {
-	_, pods, err := l.open(namespace)
-	if err != nil {
-		return err
+	pod := &corev1.Pod{}
+	if err := pods.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, pod); err != nil {
+		return nil, nil, l.refusal(namespace, name, err)
 	}
-	if err := pods.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &corev1.Pod{}); err != nil {
-		return l.refusal(namespace, name, err)
-	}
-	return nil
+	return core, pod, nil
 }
 
 // outlast calls look again for as long as busyPatience if the pod is busy: most calls of Ensure take a millisecond.

@@ -33,7 +33,7 @@ type ProxyAccess interface {
 // inLine answers about proxies of this node's pods, proxiesAtOnce in parallel.
 func (h handler) inLine(answer answer) answer {
 	return func(ctx context.Context, w http.ResponseWriter, r *http.Request, namespace, name string) error {
-		if err := h.look.knows(ctx, namespace, name); err != nil {
+		if _, _, err := h.look.find(ctx, namespace, name); err != nil {
 			return err
 		}
 		select {
