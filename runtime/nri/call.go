@@ -98,7 +98,7 @@ type verdict struct {
 }
 
 func (p *plugin) callHandler(ctx context.Context, s podnet.Sandbox) (v verdict) {
-	defer p.calls.track(&handlerCall{began: time.Now()})()
+	defer p.calls.track()()
 	defer p.contain(&v)
 	switch asked, err := p.Handler.Ensure(ctx, s); {
 	case err != nil:

@@ -11,10 +11,10 @@ import (
 // calls are the runtime's calls that are under way, and how long the runtime waits for each.
 type calls struct {
 	mu       sync.Mutex
-	open     int                       // calls that are not answered yet
-	lastEnd  time.Time                 // end of the last call
-	handlers map[*handlerCall]struct{} // handlers that have not returned, of answered calls too
-	limit    func() time.Duration      // the runtime's limit for one call
+	open     int                     // calls that are not answered yet
+	lastEnd  time.Time               // end of the last call
+	handlers map[*time.Time]struct{} // when handlers began that have not returned, of answered calls too
+	limit    func() time.Duration    // the runtime's limit for one call
 }
 
 func unknownLimit() time.Duration { return 0 }
@@ -50,20 +50,19 @@ func (c *calls) awaitQuiet() {
 	}
 }
 
-// handlerCall is a handler that has not returned.
-type handlerCall struct{ began time.Time }
-
-func (c *calls) track(call *handlerCall) (ended func()) {
+// track notes a handler that begins now, until it has ended.
+func (c *calls) track() (ended func()) {
+	began := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.handlers == nil {
-		c.handlers = map[*handlerCall]struct{}{}
+		c.handlers = map[*time.Time]struct{}{}
 	}
-	c.handlers[call] = struct{}{}
+	c.handlers[&began] = struct{}{}
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		delete(c.handlers, call)
+		delete(c.handlers, &began)
 	}
 }
 
@@ -72,8 +71,8 @@ func (c *calls) live() error {
 	limit := 2 * c.runtimeLimit()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for r := range c.handlers {
-		if took := time.Since(r.began); took > limit {
+	for began := range c.handlers {
+		if took := time.Since(*began); took > limit {
 			return fmt.Errorf("a call of the runtime is at work for %s; the runtime waits %s", took.Round(time.Second), limit/2)
 		}
 	}
