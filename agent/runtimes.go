@@ -67,7 +67,7 @@ func chooseFinder(ctx context.Context, name, endpoint string) (runtimeFinder, er
 	endpoints := []string{endpoint}
 	switch {
 	case name == "docker":
-		return docker.New(docker.Config{Endpoint: endpoint})
+		return docker.New(endpoint)
 	case endpoint != "":
 	case name == "containerd":
 		endpoints = []string{"unix:///run/containerd/containerd.sock"}
@@ -78,12 +78,12 @@ func chooseFinder(ctx context.Context, name, endpoint string) (runtimeFinder, er
 	}
 	found, err := cri.Detect(ctx, endpoints)
 	if err == nil {
-		return cri.New(cri.Config{Endpoint: found})
+		return cri.New(found)
 	}
 	if name != "auto" || endpoint != "" {
 		return nil, fmt.Errorf("--runtime %s: %w", name, err)
 	}
-	engine, errDocker := docker.New(docker.Config{})
+	engine, errDocker := docker.New("")
 	if errDocker == nil {
 		if _, errDocker = engine.Version(ctx); errDocker == nil {
 			return engine, nil

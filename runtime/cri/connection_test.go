@@ -31,7 +31,7 @@ func TestNew_wrongEndpoint_isRefused(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			f, err := New(Config{Endpoint: tt.in})
+			f, err := New(tt.in)
 			if (err == nil) != tt.ok {
 				t.Fatalf("New: %v, want success %t", err, tt.ok)
 			}

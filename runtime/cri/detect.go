@@ -58,7 +58,7 @@ func probe(ctx context.Context, endpoint string, timeout time.Duration) error {
 	case info.Mode().Type() != os.ModeSocket:
 		return errors.New("not a socket")
 	}
-	f, err := New(Config{Endpoint: endpoint})
+	f, err := New(endpoint)
 	if err != nil {
 		return err
 	}

@@ -22,12 +22,6 @@ import (
 // labelPodUID is set by the kubelet on every sandbox; runtimes can select by labels only, not by the metadata's UID.
 const labelPodUID = "io.kubernetes.pod.uid"
 
-// Config says which runtime a Finder asks.
-type Config struct {
-	// Endpoint is the runtime's socket: "unix:///run/containerd/containerd.sock", or the path alone.
-	Endpoint string
-}
-
 // Finder finds the sandbox of a pod:
 //
 //   - list the READY sandboxes that carry the pod's UID;
@@ -43,9 +37,9 @@ type Finder struct {
 	runtime criv1.RuntimeServiceClient
 }
 
-// New checks the configuration. The runtime need not run yet.
-func New(c Config) (*Finder, error) {
-	path, err := socketPath(c.Endpoint)
+// New returns the Finder of a runtime's socket: "unix:///run/containerd/containerd.sock", or the path alone. The runtime need not run yet.
+func New(endpoint string) (*Finder, error) {
+	path, err := socketPath(endpoint)
 	if err != nil {
 		return nil, err
 	}

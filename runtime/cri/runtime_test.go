@@ -97,7 +97,7 @@ func serveAt(tb testing.TB, path string, r criv1.RuntimeServiceServer) {
 // newFinder makes a Finder that is closed with the test.
 func newFinder(tb testing.TB, endpoint string) *Finder {
 	tb.Helper()
-	f, err := New(Config{Endpoint: endpoint})
+	f, err := New(endpoint)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -104,7 +104,7 @@ func serveAt(t *testing.T, path string, e http.Handler) {
 // newFinder makes a Finder that is closed with the test.
 func newFinder(t *testing.T, endpoint string) *Finder {
 	t.Helper()
-	f, err := New(Config{Endpoint: endpoint})
+	f, err := New(endpoint)
 	if err != nil {
 		t.Fatal(err)
 	}

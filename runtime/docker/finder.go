@@ -6,6 +6,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,12 +23,6 @@ import (
 
 // DefaultEndpoint is the Engine's usual socket.
 const DefaultEndpoint = "unix:///var/run/docker.sock"
-
-// Config says which Engine a Finder asks.
-type Config struct {
-	// Endpoint is the Engine's socket: "unix:///var/run/docker.sock", or the path alone. Empty: DefaultEndpoint.
-	Endpoint string
-}
 
 // Finder finds the sandbox of a pod:
 //
@@ -46,14 +41,13 @@ type Finder struct {
 	negotiated  atomic.Bool
 }
 
-// New checks the configuration. The Engine need not run yet.
-func New(c Config) (*Finder, error) {
-	if c.Endpoint == "" {
-		c.Endpoint = DefaultEndpoint
-	}
-	path := strings.TrimPrefix(c.Endpoint, "unix://")
+// New returns the Finder of an Engine's socket: "unix:///var/run/docker.sock", or the path alone; empty means DefaultEndpoint. The Engine need not
+// run yet.
+func New(endpoint string) (*Finder, error) {
+	endpoint = cmp.Or(endpoint, DefaultEndpoint)
+	path := strings.TrimPrefix(endpoint, "unix://")
 	if !filepath.IsAbs(path) {
-		return nil, fmt.Errorf("runtime endpoint %q: want unix:///path/to/socket or /path/to/socket", c.Endpoint)
+		return nil, fmt.Errorf("runtime endpoint %q: want unix:///path/to/socket or /path/to/socket", endpoint)
 	}
 	connections := newTransport(path)
 	bounded := &http.Client{Transport: connections, CheckRedirect: client.CheckRedirect}
