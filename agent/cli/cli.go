@@ -17,13 +17,11 @@ import (
 
 // Main runs the command line and returns the exit code.
 func Main(args []string, in io.Reader, out, errOut io.Writer) int {
-	return cmdline.Run(newRoot(), args, in, out, errOut)
+	return cmdline.Run(Commands(), args, in, out, errOut)
 }
 
 // Commands returns the program's command with all below it, for what describes them.
-func Commands() *cobra.Command { return newRoot() }
-
-func newRoot() *cobra.Command {
+func Commands() *cobra.Command {
 	root := cmdline.Root(agentstatus.Name)
 	root.Short = "Redirects the traffic of service mesh pods into their proxies, from outside of the pods"
 	root.Long = "A node agent that puts the redirection rules of a service mesh into the network namespaces of its node's pods,\n" +

@@ -159,7 +159,7 @@ func TestNamesInTheDocsAreThoseOfTheCode(t *testing.T) {
 // The subcommands and flags of our programs' commands in the docs exist.
 func TestCommandsOfTheDocsExist(t *testing.T) {
 	var names []string
-	for _, cmd := range newRoot().Commands() {
+	for _, cmd := range Commands().Commands() {
 		names = append(names, cmd.Name())
 	}
 	commands := regexp.MustCompile(`(?m)(?:(?:^ {4}|build/|: )istio-pod-network-controller|kubectl pod-network) ((?:` + strings.Join(names, "|") + `)\b[^\n#|` + "`" + `]*)`)
@@ -167,7 +167,7 @@ func TestCommandsOfTheDocsExist(t *testing.T) {
 	for page, in := range pages(t) {
 		for _, match := range commands.FindAllStringSubmatch(in, -1) {
 			seen++
-			cmd, rest, err := newRoot().Find(strings.Fields(match[1]))
+			cmd, rest, err := Commands().Find(strings.Fields(match[1]))
 			if err == nil && cmd.HasSubCommands() && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {
 				err = cmdline.NoSubcommand(cmd, rest)
 			}
