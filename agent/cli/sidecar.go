@@ -14,7 +14,6 @@ import (
 
 	"istio-pod-network-controller/agent"
 	"istio-pod-network-controller/internal/cmdline"
-	"istio-pod-network-controller/runtime/cri"
 	"istio-pod-network-controller/sidecars/node"
 )
 
@@ -90,7 +89,7 @@ func newSidecarExec() *cobra.Command {
 				defer restore()
 				e.Terminal = sizes
 			}
-			finder, err := runtime.open(cmd.Context())
+			finder, err := agent.OpenCRI(cmd.Context(), runtime.name, runtime.endpoint)
 			if err != nil {
 				return err
 			}
@@ -120,7 +119,7 @@ func newSidecarClean() *cobra.Command {
 			"proxy go the copies of profiles. It removes nothing that the runtime still runs, or that a process has mounted. An agent that runs proxies does so for the pods' own by itself. It runs as root on the node, or in a privileged container that sees the node's /run and processes.",
 		Example: "  istio-pod-network-controller sidecar clean --dry-run",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			finder, err := runtime.open(cmd.Context())
+			finder, err := agent.OpenCRI(cmd.Context(), runtime.name, runtime.endpoint)
 			if err != nil {
 				return err
 			}
@@ -143,10 +142,6 @@ type runtimeFlags struct{ name, endpoint string }
 func (f *runtimeFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.name, "runtime", "auto", "the agent's --runtime")
 	fs.StringVar(&f.endpoint, "runtime-endpoint", "", "the agent's --runtime-endpoint")
-}
-
-func (f *runtimeFlags) open(ctx context.Context) (*cri.Finder, error) {
-	return agent.OpenCRI(ctx, f.name, f.endpoint)
 }
 
 // defaultSidecarRoot, defaultSharedRoot and defaultProfiles are where the chart mounts the node's directories. defaultSidecarSecrets is where it mounts the
