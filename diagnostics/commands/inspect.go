@@ -43,7 +43,7 @@ func (o *agentFlags) addTo(cmd *cobra.Command) {
 	fs.Lookup("agent-namespace").Usage = "the namespace of the agents, the only one whose pods are asked and shown a token; empty means " + agentstatus.Name
 	fs.StringVar(&o.via, "via", viaAuto, "how the agent is asked: exec (in its container), direct or tunnel (through the API server; both with inspect.enabled), or auto: the first of them that works")
 	fs.StringVar(&o.token, "agent-token", "", "the bearer token to show to the agent instead of the kubeconfig's; one of the audience "+inspect.Audience+" is worth nothing elsewhere")
-	_ = o.complete(cmd, map[string][]string{"via": vias()}) // the flags are those above; a test completes each
+	o.complete(cmd, map[string][]string{"via": vias()})
 }
 
 // waysTo finds the pod that an argument names, and the agent of its node.

@@ -117,21 +117,19 @@ const completionTimeout = 2 * time.Second
 // metadataOnly asks for objects without spec and status.
 const metadataOnly = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-// complete has shells offer the cluster's namespaces and nodes, and the values of other flags. The error names missing flags.
-func (k *kubeFlags) complete(cmd *cobra.Command, fixed map[string][]string) error {
-	var errs []error
+// complete has shells offer the cluster's namespaces and nodes, and the values of other flags, which the command must have: a test completes each.
+func (k *kubeFlags) complete(cmd *cobra.Command, fixed map[string][]string) {
 	for flag, resource := range map[string]string{"namespace": "namespaces", "agent-namespace": "namespaces", "node": "nodes"} {
 		if cmd.Flags().Lookup(flag) == nil {
 			continue
 		}
-		errs = append(errs, cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+		_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 			return k.names(cmd.Context(), resource, typed), cobra.ShellCompDirectiveNoFileComp
-		}))
+		})
 	}
 	for flag, values := range fixed {
-		errs = append(errs, cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
+		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
-	return errors.Join(errs...)
 }
 
 // names returns the names of the cluster's objects that begin as typed. Whatever goes wrong, there is none: a shell shows no errors.

@@ -40,7 +40,7 @@ func newStatus(p Program) *cobra.Command {
 	fs.StringVar(&o.Node, "node", "", "one node, and its pods")
 	fs.StringVarP(&o.output, "output", "o", "", "wide, json, yaml, jsonpath=PATH of what json prints, or custom-columns=HEAD:PATH,... with a row for each pod; empty means tables")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return cmdline.Unasked(cmdline.WrongFlag(cmd, err)) })
-	_ = o.complete(cmd, map[string][]string{"output": {cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML}}) // the flags are those above; a test completes each
+	o.complete(cmd, map[string][]string{"output": {cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML}})
 	return cmd
 }
 
