@@ -57,9 +57,6 @@ type Tester struct {
 	pods podMaker
 }
 
-// ErrCleanup means that something which the run has made is still there.
-var ErrCleanup = errors.New("clean up")
-
 // Validate returns an error that names every invalid field by its flag.
 func (t *Tester) Validate() error {
 	var errs []error
@@ -242,7 +239,7 @@ func (t *Tester) clean(ctx context.Context, nodes int, own bool) error {
 		by = fmt.Sprintf("kubectl -n %s delete pods -l %s=%s", t.pods.namespace, KeyRun, t.pods.run)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w: do it by hand: %s", ErrCleanup, err, by)
+		return fmt.Errorf("clean up: %w: do it by hand: %s", err, by)
 	}
 	return nil
 }

@@ -243,7 +243,7 @@ func TestRun_failedDeletion_isNamed(t *testing.T) {
 	tester := newTester(c)
 	tester.Namespace = "given"
 	lines, err := tester.Run(t.Context())
-	if !errors.Is(err, ErrCleanup) || !strings.Contains(err.Error(), "kubectl -n given delete pods -l "+KeyRun+"=") || !Proven(lines) {
+	if err == nil || !strings.HasPrefix(err.Error(), "clean up: ") || !strings.Contains(err.Error(), "kubectl -n given delete pods -l "+KeyRun+"=") || !Proven(lines) {
 		t.Errorf("%v, %+v", err, lines)
 	}
 }
