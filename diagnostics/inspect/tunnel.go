@@ -78,10 +78,6 @@ func (*upgraded) SetDeadline(time.Time) error      { return nil }
 func (*upgraded) SetReadDeadline(time.Time) error  { return nil }
 func (*upgraded) SetWriteDeadline(time.Time) error { return nil }
 
-// ErrNoToken means that a kubeconfig identifies its user by something that the agent cannot check.
-var ErrNoToken = errors.New("the kubeconfig has no bearer token, only a client certificate or a password, which the agent cannot check: " +
-	"give --agent-token \"$(kubectl create token SERVICEACCOUNT --audience " + Audience + ")\" for an account that may get the pod, or --via exec")
-
 // Token returns the bearer token that requests of a kubeconfig carry, wherever it comes from: the file, a token's file, or a plugin.
 func Token(config *rest.Config) (string, error) {
 	if who := config.Impersonate.UserName; who != "" {
@@ -103,7 +99,8 @@ func Token(config *rest.Config) (string, error) {
 	_ = response.Body.Close() // it is empty
 	token, ok := strings.CutPrefix(seen.authorization, "Bearer ")
 	if !ok || token == "" {
-		return "", ErrNoToken
+		return "", errors.New("the kubeconfig has no bearer token, only a client certificate or a password, which the agent cannot check: " +
+			"give --agent-token \"$(kubectl create token SERVICEACCOUNT --audience " + Audience + ")\" for an account that may get the pod, or --via exec")
 	}
 	return token, nil
 }
