@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -15,19 +16,15 @@ var errHostNetwork = errors.New("it uses the host's network: it has no namespace
 // newest returns the ID of the pod's newest ready sandbox, or "". It does not rely on the runtime's filter. The attempt decides, which
 // the kubelet counts up with each new sandbox of a pod, because clocks can be set back; between equal attempts the time decides.
 func newest(items []*criv1.PodSandbox, pod podnet.Sandbox) string {
-	var last *criv1.PodSandbox
-	for _, s := range items {
-		if s.GetState() != criv1.PodSandboxState_SANDBOX_READY || !isOf(s.GetMetadata(), pod) {
-			continue
-		}
-		if last == nil || cmp.Or(
-			cmp.Compare(s.GetMetadata().GetAttempt(), last.GetMetadata().GetAttempt()),
-			cmp.Compare(s.GetCreatedAt(), last.GetCreatedAt()),
-		) > 0 {
-			last = s
-		}
+	ready := slices.DeleteFunc(slices.Clone(items), func(s *criv1.PodSandbox) bool {
+		return s.GetState() != criv1.PodSandboxState_SANDBOX_READY || !isOf(s.GetMetadata(), pod)
+	})
+	if len(ready) == 0 {
+		return ""
 	}
-	return last.GetId()
+	return slices.MaxFunc(ready, func(a, b *criv1.PodSandbox) int {
+		return cmp.Or(cmp.Compare(a.GetMetadata().GetAttempt(), b.GetMetadata().GetAttempt()), cmp.Compare(a.GetCreatedAt(), b.GetCreatedAt()))
+	}).GetId()
 }
 
 // isOf reports whether a sandbox is the pod's. If the pod's name is known it must match, too, since anybody who makes a sandbox chooses

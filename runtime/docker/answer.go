@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,20 +29,13 @@ const (
 // clocks can be set back; between equal attempts the time in seconds does, and then the place in the list: the Engine lists the newest
 // first.
 func newest(list []container.Summary, pod podnet.Sandbox) string {
-	var last *container.Summary
-	for i := range list {
-		c := &list[i]
-		if c.State != container.StateRunning || !isSandbox(c.Labels, pod) {
-			continue
-		}
-		if last == nil || cmp.Or(cmp.Compare(attemptOf(c.Names...), attemptOf(last.Names...)), cmp.Compare(c.Created, last.Created)) > 0 {
-			last = c
-		}
-	}
-	if last == nil {
+	running := slices.DeleteFunc(slices.Clone(list), func(c container.Summary) bool { return c.State != container.StateRunning || !isSandbox(c.Labels, pod) })
+	if len(running) == 0 {
 		return ""
 	}
-	return last.ID
+	return slices.MaxFunc(running, func(a, b container.Summary) int {
+		return cmp.Or(cmp.Compare(attemptOf(a.Names...), attemptOf(b.Names...)), cmp.Compare(a.Created, b.Created))
+	}).ID
 }
 
 // isSandbox reports whether a sandbox of the pod has such labels. If the pod's name is known it must match, too, since anybody who
