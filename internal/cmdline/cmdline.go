@@ -11,8 +11,11 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"istio-pod-network-controller/internal/agentstatus"
+	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/printable"
 )
 
@@ -23,7 +26,7 @@ func Root(use string) *cobra.Command {
 	return root
 }
 
-// Run runs a command line until it ends or is interrupted, and returns its exit code; see exitcodes.go.
+// Run runs a command line until it ends or is interrupted, and returns its exit code.
 func Run(root *cobra.Command, args []string, in io.Reader, out, errOut io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -89,4 +92,63 @@ func NoSubcommand(cmd *cobra.Command, args []string) error {
 		return fmt.Errorf("%w: did you mean %s?", err, strings.Join(like, ", "))
 	}
 	return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
+}
+
+// WrongFlag adds the nearest flag to the error of an unknown one.
+func WrongFlag(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) || len(unknown.GetSpecifiedName()) < 2 {
+		return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
+	}
+	if near := nearestFlag(cmd.Flags(), unknown.GetSpecifiedName()); near != "" {
+		return fmt.Errorf("%w: did you mean --%s?", err, near)
+	}
+	return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
+}
+
+// NoArguments returns an error for arguments of a command that takes none.
+func NoArguments(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%q: %s takes no arguments: see %s --help", args[0], cmd.CommandPath(), cmd.CommandPath())
+}
+
+// nearestFlag returns the flag that a mistyped one most likely stands for, or "".
+func nearestFlag(flags *pflag.FlagSet, typed string) string {
+	best, near := max(2, len(typed)/3)+1, ""
+	flags.VisitAll(func(f *pflag.Flag) {
+		if d := intent.Distance(typed, f.Name); d < best && !f.Hidden {
+			best, near = d, f.Name
+		}
+	})
+	return near
+}
+
+// Exit codes other than 0. docs/commands.md says what they mean, as a test checks.
+const (
+	ExitError   = 1 // an error; `status`: something does not have what it asks for
+	ExitUnasked = 2 // `status`: the cluster could not be asked, or not about all that was asked for; so it is with a wrong flag
+	ExitDrift   = 3 // `rules verify`, `inspect`: the rules differ from what the pod asks for, or foreign chains see packets before them; `inspect`: or the rules are not known
+)
+
+// ExitCode ends a command with an exit code. What there is to say has been said.
+type ExitCode int
+
+func (c ExitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+
+// Unasked marks an error of a command that could not ask the cluster.
+func Unasked(err error) error { return unaskedError{err} }
+
+type unaskedError struct{ error }
+
+func (e unaskedError) Unwrap() error { return e.error }
+
+// SplitPod splits NAMESPACE/POD. Either is a name as the API server takes it, so neither leads to another directory.
+func SplitPod(text string) (namespace, pod string, err error) {
+	namespace, pod, _ = strings.Cut(text, "/")
+	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(pod)) > 0 {
+		return "", "", fmt.Errorf("%q: want NAMESPACE/POD", text)
+	}
+	return namespace, pod, nil
 }
