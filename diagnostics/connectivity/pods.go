@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -158,11 +159,9 @@ func notRunning(pod *corev1.Pod) string {
 	if c := podreport.ConditionOf(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
 		return fmt.Sprintf("pod %s is not scheduled: %s", pod.Name, c.Message)
 	}
-	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
-		for i := range list {
-			if w := list[i].State.Waiting; w != nil {
-				return fmt.Sprintf("pod %s: container %s waits: %s", pod.Name, list[i].Name, strings.TrimSpace(w.Reason+" "+w.Message))
-			}
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if w := c.State.Waiting; w != nil {
+			return fmt.Sprintf("pod %s: container %s waits: %s", pod.Name, c.Name, strings.TrimSpace(w.Reason+" "+w.Message))
 		}
 	}
 	if pod.Status.Phase != corev1.PodRunning && terminated(pod) == nil || len(addresses(pod)) == 0 {
@@ -220,11 +219,6 @@ func (t *Tester) lastEvent(ctx context.Context, pod string) string {
 	if err != nil || len(list.Items) == 0 {
 		return ""
 	}
-	last := &list.Items[0]
-	for i := range list.Items {
-		if e := &list.Items[i]; last.LastTimestamp.Before(&e.LastTimestamp) {
-			last = e
-		}
-	}
+	last := slices.MaxFunc(list.Items, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
 	return fmt.Sprintf("; its last event: %s: %s", last.Reason, short(last.Message))
 }
