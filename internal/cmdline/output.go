@@ -85,7 +85,7 @@ func PrintLines(w io.Writer, lines []iptables.Line, counters bool) error {
 	for i, l := range lines {
 		if i == 0 || l.Chain != chain {
 			chain = l.Chain
-			fmt.Fprintf(&b, "%s%s\n", chain, titleOf(chain))
+			fmt.Fprintln(&b, strings.TrimSuffix(chain+": "+iptables.ChainTitle(chain), ": "))
 			if counters {
 				fmt.Fprintf(&b, "%10s %12s\n", "packets", "bytes")
 			}
@@ -98,11 +98,4 @@ func PrintLines(w io.Writer, lines []iptables.Line, counters bool) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-func titleOf(chain string) string {
-	if title := iptables.ChainTitle(chain); title != "" {
-		return ": " + title
-	}
-	return ""
 }
