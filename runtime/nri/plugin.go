@@ -103,7 +103,10 @@ func (p *plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, _ *ap
 // Synchronize receives every sandbox of the runtime, including stopped ones. Sandboxes that are not among them are forgotten.
 func (p *plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
 	p.announced.prune(pods, containers)
-	queued, sandboxes := 0, sandboxesOfPods(pods)
+	queued, sandboxes := 0, map[string]int{} // by the pod's UID
+	for _, pod := range pods {
+		sandboxes[pod.GetUid()]++
+	}
 	for _, pod := range pods {
 		s, treatment := p.readEvent(pod)
 		if treatment != handle {
@@ -123,15 +126,6 @@ func (p *plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containe
 	}
 	p.log.Info("runtime connected", "sandboxes", len(pods), "queued", queued)
 	return nil, nil
-}
-
-// sandboxesOfPods returns the number of sandboxes of each pod by its UID, stopped ones included.
-func sandboxesOfPods(pods []*api.PodSandbox) map[string]int {
-	out := make(map[string]int, len(pods))
-	for _, pod := range pods {
-		out[pod.GetUid()]++
-	}
-	return out
 }
 
 // work programs the sandboxes that Synchronize has queued. The watch repeats what fails.
