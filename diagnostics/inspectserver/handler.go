@@ -162,21 +162,22 @@ func (t *tunnel) Addr() net.Addr { return &net.UnixAddr{Net: "tunnel", Name: ins
 // allowedTime is how long an answer of the API server about a caller counts.
 const allowedTime = 10 * time.Second
 
-// callers knows the rights of callers to pods. An accepted connection costs the API server two questions at most (rate). Connections are
+// callers knows the rights of callers to pods. An accepted connection costs the API server two questions at most (bounds). Connections are
 // limited by address, and questions are not: with a smaller limit, one address could use up the questions of all.
 type callers struct{ authorizer *apiauth.Authorizer }
 
 // newCallers uses a client with a rate limit of its own, so that callers do not use up the agent's requests.
 func newCallers(config *rest.Config) (callers, error) {
 	config = rest.CopyConfig(config)
-	config.QPS, config.Burst, config.Timeout = 2*rate, 2*burst, timeout
+	limits := bounds()
+	config.QPS, config.Burst, config.Timeout = float32(2*limits.Rate), 2*limits.Burst, timeout
 	config.RateLimiter, config.ContentType = nil, "application/json"
 	reviews, err := apiauth.NewClient(config, nil)
 	if err != nil {
 		return callers{}, err
 	}
 	return callers{apiauth.New(reviews, apiauth.Options{
-		AllowedTime: allowedTime, PerSecond: rate, AtOnce: burst, Audience: inspect.Audience,
+		AllowedTime: allowedTime, PerSecond: float32(limits.Rate), AtOnce: limits.Burst, Audience: inspect.Audience,
 	})}, nil
 }
 

@@ -14,7 +14,7 @@ import (
 // Silent connections end, and their end is another one than a refusal by the agent.
 func TestTooManyConnectionsAreClosedAtOnce(t *testing.T) {
 	_, at := served(t, (&oneNode{}).looker(fakeKernel{}))
-	for range openEach {
+	for range bounds().OpenEach {
 		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", at.Port))
 		if err != nil {
 			t.Fatal(err)

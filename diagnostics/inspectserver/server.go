@@ -69,42 +69,38 @@ func (i Server) serveTLS(ctx context.Context, config *rest.Config) (stop func(),
 	if err != nil {
 		return nil, err
 	}
-	certificate, fingerprint, err := newCertificate(i.Name, time.Now())
+	now := time.Now()
+	certificate, err := serving.SelfSigned(i.Name, now, now.AddDate(100, 0, 0)) // it does not end: the agent may run for years
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make a certificate: %w", err)
 	}
-	secured := &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}}
+	fingerprint := sha256.Sum256(certificate.Certificate[0])
+	secured := &tls.Config{Certificates: []tls.Certificate{*certificate}, MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}}
 	documents := handler{look: i.Look, check: who.check, proxies: i.Proxies, line: make(chan struct{}, proxiesAtOnce)}.mux()
 	listen := func(ctx context.Context) (net.Listener, error) {
 		l, port, err := serving.Below(ctx, i.Addr, ports)
 		if err == nil {
-			i.At.Store(&agentstatus.Inspect{Port: port, Certificate: fingerprint})
+			i.At.Store(&agentstatus.Inspect{Port: port, Certificate: hex.EncodeToString(fingerprint[:])})
 		}
 		return l, err
 	}
 	return i.Ports.Serve(ctx, "inspect", listen, func(ctx context.Context, l net.Listener) error {
 		inside := newTunnel()
 		defer serveOn(tls.NewListener(inside, secured), documents)()
-		limits := serving.Bounds{RateEach: rateEach, Rate: rate, BurstEach: burstEach, Burst: burst, OpenEach: openEach, Open: open}
 		outside := http.NewServeMux()
 		outside.Handle("/", documents)
 		outside.Handle("GET "+inspect.TunnelPath, inside)
-		defer serveOn(tls.NewListener(serving.Limit(l, limits), secured), outside)()
+		defer serveOn(tls.NewListener(serving.Limit(l, bounds()), secured), outside)()
 		<-ctx.Done()
 		return nil
 	}), nil
 }
 
-// Limits of connections to the port, each of which is one request. They are taken before anything is read, so a caller without rights
+// bounds limit connections to the port, each of which is one request. They are taken before anything is read, so a caller without rights
 // costs a TLS handshake at most: some 20 a second cost about a hundredth of a processor. All callers by way of the API server share its address.
-const (
-	rateEach  = 5 // a second
-	burstEach = 20
-	rate      = 20
-	burst     = 40
-	openEach  = 8
-	open      = 32
-)
+func bounds() serving.Bounds {
+	return serving.Bounds{RateEach: 5, Rate: 20, BurstEach: 20, Burst: 40, OpenEach: 8, Open: 32}
+}
 
 // serveOn serves one request a connection until stop is called, which cuts off what is being answered. What a caller sends that is no TLS and no
 // HTTP is no news, and not logged.
@@ -125,14 +121,4 @@ func serveOn(l net.Listener, handler http.Handler) (stop func()) {
 		_ = server.Close() // the listener's own error: it is not used any more
 		<-done
 	}
-}
-
-// newCertificate makes a certificate that callers know by its fingerprint. It does not end: the agent may run for years.
-func newCertificate(name string, now time.Time) (cert tls.Certificate, fingerprint string, err error) {
-	made, err := serving.SelfSigned(name, now, now.AddDate(100, 0, 0))
-	if err != nil {
-		return cert, "", fmt.Errorf("make a certificate: %w", err)
-	}
-	sum := sha256.Sum256(made.Certificate[0])
-	return *made, hex.EncodeToString(sum[:]), nil
 }
