@@ -39,23 +39,22 @@ func GetLocal(ctx context.Context, socket, namespace, name string) (Document, er
 
 // Get returns a pod's document. An error that the agent has answered with is a *Refusal.
 func (c Client) Get(ctx context.Context, namespace, name string) (doc Document, err error) {
-	answer, err := c.ask(ctx, http.MethodGet, Path(namespace, name), nil)
-	if err != nil {
-		return doc, err
-	}
-	defer answer.Body.Close() //nolint:errcheck // only read
-	text, err := io.ReadAll(io.LimitReader(answer.Body, MaxAnswer+1))
-	switch {
-	case err != nil:
-		return doc, fmt.Errorf("read the agent's answer: %w", err)
-	case len(text) > MaxAnswer:
-		return doc, fmt.Errorf("the agent's answer is larger than %d bytes", MaxAnswer)
-	}
-	return ParseDocument(text)
+	err = c.ask(ctx, http.MethodGet, Path(namespace, name), nil, func(answer *http.Response) error {
+		text, err := io.ReadAll(io.LimitReader(answer.Body, MaxAnswer+1))
+		switch {
+		case err != nil:
+			return fmt.Errorf("read the agent's answer: %w", err)
+		case len(text) > MaxAnswer:
+			return fmt.Errorf("the agent's answer is larger than %d bytes", MaxAnswer)
+		}
+		doc, err = ParseDocument(text)
+		return err
+	})
+	return doc, err
 }
 
-// ask sends a request and returns its answer, or the *Refusal that the agent has answered with.
-func (c Client) ask(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
+// ask sends a request and has its answer read, or returns the *Refusal that the agent has answered with.
+func (c Client) ask(ctx context.Context, method, path string, body []byte, read func(*http.Response) error) error {
 	client := &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the token goes nowhere else
 		Transport: &http.Transport{
@@ -69,20 +68,20 @@ func (c Client) ask(ctx context.Context, method, path string, body []byte) (*htt
 	}
 	request, err := http.NewRequestWithContext(ctx, method, base+path, bytes.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("make the request: %w", err)
+		return fmt.Errorf("make the request: %w", err)
 	}
 	if !c.local {
 		request.Header.Set("Authorization", "Bearer "+c.Token)
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return nil, orClosed(plain(err))
+		return orClosed(plain(err))
 	}
+	defer response.Body.Close() //nolint:errcheck // only read
 	if response.StatusCode != http.StatusOK {
-		defer response.Body.Close() //nolint:errcheck // only read
-		return nil, refused(response)
+		return refused(response)
 	}
-	return response, nil
+	return read(response)
 }
 
 // ParseDocument returns the document that JSON holds. Fields of a newer agent are ignored.
@@ -149,18 +148,15 @@ func orClosed(err error) error {
 
 // Log writes the log of a pod's proxy. An error that the agent has answered with is a *Refusal.
 func (c Client) Log(ctx context.Context, namespace, name string, o LogOptions, w io.Writer) error {
-	response, err := c.ask(ctx, http.MethodGet, Path(namespace, name)+"/log?"+o.Query().Encode(), nil)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close() //nolint:errcheck // only read
-	if _, err := io.Copy(w, response.Body); err != nil {
-		return fmt.Errorf("read the agent's answer: %w", err)
-	}
-	if why := response.Trailer.Get(ErrorTrailer); why != "" {
-		return fmt.Errorf("the log was cut off: %s", why)
-	}
-	return nil
+	return c.ask(ctx, http.MethodGet, Path(namespace, name)+"/log?"+o.Query().Encode(), nil, func(answer *http.Response) error {
+		if _, err := io.Copy(w, answer.Body); err != nil {
+			return fmt.Errorf("read the agent's answer: %w", err)
+		}
+		if why := answer.Trailer.Get(ErrorTrailer); why != "" {
+			return fmt.Errorf("the log was cut off: %s", why)
+		}
+		return nil
+	})
 }
 
 // Exec runs a command in a pod's proxy. An error that the agent has answered with is a *Refusal.
@@ -169,13 +165,11 @@ func (c Client) Exec(ctx context.Context, namespace, name string, command Comman
 	if err != nil {
 		return out, fmt.Errorf("encode the command: %w", err)
 	}
-	response, err := c.ask(ctx, http.MethodPost, Path(namespace, name)+"/exec", body)
-	if err != nil {
-		return out, err
-	}
-	defer response.Body.Close() //nolint:errcheck // only read
-	if err := json.NewDecoder(io.LimitReader(response.Body, 4*MaxOutput)).Decode(&out); err != nil {
-		return out, fmt.Errorf("read the agent's answer: %w", err)
-	}
-	return out, nil
+	err = c.ask(ctx, http.MethodPost, Path(namespace, name)+"/exec", body, func(answer *http.Response) error {
+		if err := json.NewDecoder(io.LimitReader(answer.Body, 4*MaxOutput)).Decode(&out); err != nil {
+			return fmt.Errorf("read the agent's answer: %w", err)
+		}
+		return nil
+	})
+	return out, err
 }
