@@ -2,13 +2,11 @@ package nftables
 
 import (
 	"encoding/binary"
-	"net/netip"
 	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 )
 
@@ -62,23 +60,14 @@ func FuzzUserdata(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, b []byte) { _ = comment(b) })
 }
 
-func FuzzPrefixes(f *testing.F) {
+func FuzzElements(f *testing.F) {
 	f.Add([]byte{10, 0, 0, 0, 10, 0, 0, 1, 0, 0, 0, 0}, uint8(1), 4)
 	f.Fuzz(func(_ *testing.T, b []byte, ends uint8, size int) {
-		var all []netip.Addr
-		for chunk := range slices.Chunk(b, max(1, min(size, 16))) {
-			if a, ok := netip.AddrFromSlice(chunk); ok {
-				all = append(all, a)
-			}
-		}
+		all := slices.Collect(slices.Chunk(b, max(1, min(size, 17))))
 		n := min(int(ends), len(all))
-		_ = prefixes(all[n:], all[:n])
-		var ports []uint16
-		for chunk := range slices.Chunk(b, 2) {
-			ports = append(ports, uint16(rawnetlink.BigEndian(chunk)))
+		for kind := range iptables.RangeSet + 1 {
+			showElements(&iptables.Set{Kind: kind}, all[n:], all[:n])
 		}
-		n = min(int(ends), len(ports))
-		_ = portRanges(ports[n:], ports[:n])
 	})
 }
 

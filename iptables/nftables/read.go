@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -51,80 +52,69 @@ func show(ctx context.Context, ns *netns.NS, o outline) (out iptables.Ruleset, e
 
 // showSet reads a set. The elements of an interval are its start, and the first address or port behind it.
 func showSet(ctx context.Context, ns *netns.NS, o outline, name string) (set iptables.Set, err error) {
-	set = iptables.Set{Name: printable(baseName(name)), Kind: iptables.PortSet}
-	var starts, ends []netip.Addr
-	var portEnds []uint16
+	var starts, ends [][]byte
 	err = list(ctx, ns, elementsOf(o.name, name), func(b []byte) error {
 		for _, e := range rawnetlink.Each(find(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
-			key := find(find(e, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE)
-			a, isAddr := netip.AddrFromSlice(key)
-			isEnd := rawnetlink.BigEndian(find(e, unix.NFTA_SET_ELEM_FLAGS))&unix.NFT_SET_ELEM_INTERVAL_END != 0
+			key := bytes.Clone(find(find(e, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE))
 			switch {
-			case len(set.Ports)+len(portEnds)+len(starts)+len(ends) >= maxShownElements:
+			case len(starts)+len(ends) >= maxShownElements:
 				return errTooMuch
-			case !isAddr && isEnd:
-				portEnds = append(portEnds, uint16(rawnetlink.BigEndian(key)))
-			case !isAddr:
-				set.Ports = append(set.Ports, uint16(rawnetlink.BigEndian(key)))
-			case isEnd:
-				ends = append(ends, a)
+			case rawnetlink.BigEndian(find(e, unix.NFTA_SET_ELEM_FLAGS))&unix.NFT_SET_ELEM_INTERVAL_END != 0:
+				ends = append(ends, key)
 			default:
-				starts = append(starts, a)
+				starts = append(starts, key)
 			}
 		}
 		return nil
 	})
-	switch rawnetlink.BigEndian(find([]byte(o.sets[name]), unix.NFTA_SET_KEY_TYPE)) {
-	case typeIPv4:
+	set = iptables.Set{Name: printable(baseName(name)), Kind: iptables.PortSet}
+	attrs := []byte(o.sets[name])
+	switch kind := rawnetlink.BigEndian(find(attrs, unix.NFTA_SET_KEY_TYPE)); {
+	case kind == typeIPv4:
 		set.Kind = iptables.IPv4Set
-	case typeIPv6:
+	case kind == typeIPv6:
 		set.Kind = iptables.IPv6Set
+	case rawnetlink.BigEndian(find(attrs, unix.NFTA_SET_FLAGS))&unix.NFT_SET_INTERVAL != 0:
+		set.Kind = iptables.RangeSet
 	}
-	slices.Sort(set.Ports)
-	if set.Kind == iptables.PortSet && rawnetlink.BigEndian(find([]byte(o.sets[name]), unix.NFTA_SET_FLAGS))&unix.NFT_SET_INTERVAL != 0 {
-		set.Kind, set.Ranges, set.Ports = iptables.RangeSet, portRanges(set.Ports, portEnds), nil
-	}
-	set.Prefixes = prefixes(starts, ends)
+	showElements(&set, starts, ends)
 	return set, err
 }
 
-// portRanges joins the sorted starts of intervals with their ends, as prefixes does.
-func portRanges(starts, ends []uint16) (out []iptables.PortRange) {
-	slices.Sort(ends)
-	if len(ends) > 0 && ends[0] == 0 { // added by the nft program
-		ends = ends[1:]
-	}
-	for i, first := range starts {
-		last := uint16(maxPort)
-		if i < len(ends) {
-			last = ends[i] - 1
-		}
-		out = append(out, iptables.PortRange{First: first, Last: last})
-	}
-	return out
-}
-
-// prefixes joins the starts of intervals with their ends. Intervals do not overlap, so the n-th start belongs to the n-th end; only the last
-// may have none. Of an interval that is no prefix, the start is returned.
-func prefixes(starts, ends []netip.Addr) (out []netip.Prefix) {
-	slices.SortFunc(starts, netip.Addr.Compare)
-	slices.SortFunc(ends, netip.Addr.Compare)
+// showElements adds elements to a set. Intervals do not overlap, so the n-th start belongs to the n-th end; only the last may have none.
+func showElements(set *iptables.Set, starts, ends [][]byte) {
+	slices.SortFunc(starts, bytes.Compare)
+	slices.SortFunc(ends, bytes.Compare)
 	// The nft program adds an end at zero to a set whose first interval starts above zero.
-	if len(ends) > 0 && ends[0].IsUnspecified() {
+	if len(ends) > 0 && bytes.Count(ends[0], []byte{0}) == len(ends[0]) {
 		ends = ends[1:]
 	}
 	for i, start := range starts {
-		var end netip.Addr
+		var behind []byte
 		if i < len(ends) {
-			end = ends[i]
+			behind = ends[i]
 		}
-		bits := 0
-		for bits < start.BitLen() && (netip.PrefixFrom(start, bits).Masked().Addr() != start || lastAddr(netip.PrefixFrom(start, bits)).Next() != end) {
-			bits++
+		address, isAddress := netip.AddrFromSlice(start)
+		port := uint16(rawnetlink.BigEndian(start))
+		switch {
+		case isAddress:
+			set.Prefixes = append(set.Prefixes, prefix(address, behind))
+		case set.Kind == iptables.RangeSet: // without an end it is the highest port, which is 0 less one
+			set.Ranges = append(set.Ranges, iptables.PortRange{First: port, Last: uint16(rawnetlink.BigEndian(behind)) - 1})
+		default:
+			set.Ports = append(set.Ports, port)
 		}
-		out = append(out, netip.PrefixFrom(start, bits))
 	}
-	return out
+}
+
+// prefix returns the prefix that an interval of addresses is. Of an interval that is no prefix, the start is returned.
+func prefix(start netip.Addr, behind []byte) netip.Prefix {
+	end, _ := netip.AddrFromSlice(behind)
+	bits := 0
+	for bits < start.BitLen() && (netip.PrefixFrom(start, bits).Masked().Addr() != start || lastAddr(netip.PrefixFrom(start, bits)).Next() != end) {
+		bits++
+	}
+	return netip.PrefixFrom(start, bits)
 }
 
 // showRules adds the rules to their chains. It also adds chains that are not ours if they have rules.
