@@ -37,22 +37,29 @@ const (
 	targetHeadSize    = 32 // struct xt_entry_target, in front of a chain's name in its first entry
 	standardSize      = 40 // struct xt_standard_target, which jumps
 	errorSize         = 64 // struct xt_error_target, padded
-	legacyDrop        = -1 // verdicts of a standard target
-	legacyQueue       = -4
+	legacyDrop        = -1 // the verdict of a standard target
 )
 
-// legacyFamily is one family of x_tables, and the places of the fields of an entry (struct ipt_entry and struct ip6t_entry).
+// legacyFamily is one family of x_tables, the places of the fields of an entry (struct ipt_entry and struct ip6t_entry), and its flags.
 type legacyFamily struct {
 	family
-	names                      string
-	domain, level              int
-	nextOffset, counters, size int
+	names                             string
+	domain, level                     int
+	address                           int // its size
+	flags, nextOffset, counters, size int
+	gotos, protocols                  byte // the flag of a goto, and the one without which the protocol does not count
 }
 
 func legacyFamilies() []legacyFamily {
 	return []legacyFamily{
-		{family{unix.NFPROTO_IPV4, "ip"}, "ip_tables_names", unix.AF_INET, unix.SOL_IP, 90, 96, 112},
-		{family{unix.NFPROTO_IPV6, "ip6"}, "ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6, 142, 152, 168},
+		{
+			family: family{unix.NFPROTO_IPV4, "ip"}, names: "ip_tables_names", domain: unix.AF_INET, level: unix.SOL_IP,
+			address: 4, flags: 82, nextOffset: 90, counters: 96, size: 112, gotos: entryGoto,
+		},
+		{
+			family: family{unix.NFPROTO_IPV6, "ip6"}, names: "ip6_tables_names", domain: unix.AF_INET6, level: unix.SOL_IPV6,
+			address: 16, flags: 131, nextOffset: 142, counters: 152, size: 168, gotos: entryGoto6, protocols: entryProto6,
+		},
 	}
 }
 

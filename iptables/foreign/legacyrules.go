@@ -1,20 +1,17 @@
 package foreign
 
 import (
-	"encoding/binary"
 	"errors"
 	"slices"
-
-	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/internal/rawnetlink"
 )
 
 // Flags of an entry (struct ipt_ip and struct ip6t_ip6).
 const (
-	entryGoto       = 2 // IPT_F_GOTO; of IPv6 it is 4
-	entryGoto6      = 4
-	entryProto6     = 1 // IP6T_F_PROTO: without it the protocol of an IPv6 entry does not count
+	entryGoto       = 2 // IPT_F_GOTO
+	entryGoto6      = 4 // IP6T_F_GOTO
+	entryProto6     = 1 // IP6T_F_PROTO
 	invertIn        = 0x01
 	invertOut       = 0x02
 	invertSourceIP  = 0x08
@@ -22,7 +19,6 @@ const (
 	invertProtocol  = 0x40
 	matchHeadSize   = 32 // struct xt_entry_match
 	extensionRev    = 31 // the revision's offset in it, and in struct xt_entry_target
-	legacyAccept    = -2
 	legacyReturn    = -5
 	legacyNamesFrom = 2 // the name's offset in both
 )
@@ -148,45 +144,24 @@ func (r *legacyRules) rule(entry []byte) reading {
 	return out
 }
 
-// verdict adds the verdict of a standard target: one of the kernel's, or the offset of another chain's first rule.
+// verdict adds the verdict of a standard target: the offset of another chain's first rule, or one of the kernel's, as -1 less it.
 func (r *legacyRules) verdict(out *reading, entry []byte, code int32) {
-	flags, gotos := r.flags(entry)
 	switch {
 	case code >= 0:
 		out.jump.is, out.jump.offset = true, uint32(code)
-		out.ends = flags&gotos != 0
-	case code == legacyDrop:
-		out.verdict(verdictDrop, "")
-	case code == legacyAccept, code == legacyReturn:
-		out.verdict(verdictAccept, "")
-	case code == legacyQueue:
-		out.verdict(verdictQueue, "")
+		out.ends = entry[r.flags]&r.gotos != 0
+	case code == legacyReturn:
+		out.ends = true
 	default:
-		out.puzzle("a verdict")
+		out.verdict(-1-code, "")
 	}
-}
-
-// flags returns an entry's flags, and which of them is a goto.
-func (r *legacyRules) flags(entry []byte) (flags, gotos byte) {
-	if r.family.number == unix.NFPROTO_IPV6 {
-		return entry[131], entryGoto6
-	}
-	return entry[82], entryGoto
 }
 
 // head adds the conditions of an entry's head: addresses, devices and protocol.
 func (r *legacyRules) head(out *reading, entry []byte) {
-	size := 4
-	if r.family.number == unix.NFPROTO_IPV6 {
-		size = 16
-	}
-	flags, _ := r.flags(entry)
+	size := r.address
+	flags, invert := entry[r.flags], entry[r.flags+1]
 	names := 4 * size
-	protocol := names + 4*longestName
-	invert := entry[protocol+3]
-	if size == 16 {
-		invert = entry[protocol+4]
-	}
 	for i, inverted := range []bool{invert&invertSourceIP != 0, invert&invertDestIP != 0} {
 		p := pattern{value: entry[i*size : (i+1)*size], mask: entry[(i+2)*size : (i+3)*size]}
 		if anySet(p.mask) || inverted {
@@ -199,8 +174,7 @@ func (r *legacyRules) head(out *reading, entry []byte) {
 			out.device(func(_ uint32, device string) bool { return fitsMask(device, name, mask) }, inverted, i == 0)
 		}
 	}
-	counts := size == 4 || flags&entryProto6 != 0
-	if p := binary.NativeEndian.Uint16(entry[protocol:]); p != 0 && counts {
+	if p := u16(entry, names+4*longestName); p != 0 && flags&r.protocols == r.protocols {
 		out.protocol(byte(min(p, 255)), invert&invertProtocol != 0)
 	}
 }

@@ -24,6 +24,9 @@ func legacyEntry(name string, info []byte) []byte {
 // legacyVerdict returns an entry with a verdict, or a jump.
 func legacyVerdict(code int32) []byte { return legacyEntry("", native32(uint32(code), 0)) }
 
+// legacyAccept is the verdict ACCEPT of a standard target.
+const legacyAccept = -2
+
 // legacyOf returns a table whose built-in chain at PREROUTING begins at 0 and has its policy at end.
 func legacyOf(end int, entries ...[]byte) legacyTable {
 	info := make([]byte, infoSize)
