@@ -102,6 +102,42 @@ func printable(text string, most int) string {
 	return string(out)
 }
 
+// Diff compares the address and the routes of two Rulesets. An address of have alone is no drift: it may be somebody else's.
+func Diff(want, have Ruleset) (d Drift) {
+	if want.Loopback && !have.Loopback {
+		d = append(d, Difference{KindAddress, "- address " + LoopbackAddr().String() + " on lo"})
+	}
+	switch {
+	case want.Routing && !have.Routing:
+		d = append(d, Difference{KindRoute, "- " + routeCommands})
+	case have.Routing && !want.Routing:
+		d = append(d, Difference{KindRoute, "+ " + routeCommands})
+	}
+	if want.Routing && have.Unsourced {
+		d = append(d, Difference{KindRoute, "- net.ipv4.conf.all.accept_local=1, without which src_valid_mark=1 drops what comes in"})
+	}
+	return d
+}
+
+func signed(kind Kind, sign string, lines []string) (d Drift) {
+	for _, l := range lines {
+		d = append(d, Difference{kind, sign + strings.TrimSpace(l)})
+	}
+	return d
+}
+
+// Trimmed removes what both have at head and tail: rules are few and change in one place. head is how much it has removed there.
+func Trimmed[E comparable](want, have []E) (missing, more []E, head int) {
+	for head < min(len(want), len(have)) && want[head] == have[head] {
+		head++
+	}
+	missing, more = want[head:], have[head:]
+	for len(missing) > 0 && len(more) > 0 && missing[len(missing)-1] == more[len(more)-1] {
+		missing, more = missing[:len(missing)-1], more[:len(more)-1]
+	}
+	return missing, more, head
+}
+
 type driftKey struct{}
 
 // OnDrift returns a context for Apply, which calls seen with what differs before it writes anything. An Apply that does not return in

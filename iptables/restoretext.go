@@ -182,7 +182,7 @@ func TextDrift(want, have string) Drift {
 		return nil
 	}
 	split := func(s string) []string { return strings.FieldsFunc(s, func(r rune) bool { return r == '\n' }) }
-	missing, more := trimmed(split(want), split(have))
+	missing, more, _ := Trimmed(split(want), split(have))
 	d := append(signed(KindRules, "- ", missing), signed(KindRules, "+ ", more)...)
 	for i := range d {
 		if !strings.HasPrefix(d[i].Text[2:], "-") { // a table or a chain, no rule

@@ -5,7 +5,6 @@
 //	summary.go       a Spec in words
 //	words.go         rules in words, for inspect
 //	restoretext.go   rendering for iptables-restore
-//	diff.go          what differs between two renderings
 //	restorematch.go  a rule's conditions in it
 //	nfttext.go       rendering for nft
 //	rules.go         Rules: Spec -> Ruleset

@@ -79,19 +79,12 @@ func contentDrift(ctx context.Context, ns *netns.NS, have outline, want iptables
 // ruleDrift names the rules of want that are missing, and where others are instead. have and ref are hashes of the rules of each chain.
 func ruleDrift(want iptables.Ruleset, have, ref map[string][]sum) (d iptables.Drift) {
 	for _, c := range want.Chains {
-		h, r := have[c.Name], ref[c.Name]
-		head, tail := 0, 0
-		for head < min(len(h), len(r)) && h[head] == r[head] {
-			head++
-		}
-		for tail < min(len(h), len(r))-head && h[len(h)-1-tail] == r[len(r)-1-tail] {
-			tail++
-		}
-		for _, rule := range c.Rules[head : len(c.Rules)-tail] {
+		missing, more, head := iptables.Trimmed(ref[c.Name], have[c.Name])
+		for _, rule := range c.Rules[head : head+len(missing)] {
 			d = append(d, iptables.Difference{Kind: iptables.KindRules, Text: "- " + rule.Text()})
 		}
-		if n := len(h) - tail - head; n > 0 {
-			text := fmt.Sprintf("+ chain %s, rules %d to %d: not ours", c.Name, head+1, head+n)
+		if len(more) > 0 {
+			text := fmt.Sprintf("+ chain %s, rules %d to %d: not ours", c.Name, head+1, head+len(more))
 			d = append(d, iptables.Difference{Kind: iptables.KindRules, Text: text})
 		}
 	}
