@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -47,7 +48,7 @@ func (b *Backend) Edit(ctx context.Context, ns *netns.NS, generation uint32, hav
 func edits(have, want iptables.Ruleset) (all []edit) {
 	sameName := func(a, b iptables.Set) bool { return a.Name == b.Name && a.Kind == b.Kind }
 	if have.Loopback != want.Loopback || have.Routing != want.Routing || have.Unsourced ||
-		!slices.EqualFunc(have.Chains, want.Chains, sameChain) || !slices.EqualFunc(have.Sets, want.Sets, sameName) {
+		!reflect.DeepEqual(have.Chains, want.Chains) || !slices.EqualFunc(have.Sets, want.Sets, sameName) {
 		return nil
 	}
 	for i, h := range have.Sets {
@@ -63,13 +64,6 @@ func edits(have, want iptables.Ruleset) (all []edit) {
 		all = append(all, e)
 	}
 	return all
-}
-
-func sameChain(a, b iptables.Chain) bool {
-	return a.Name == b.Name && a.Type == b.Type && a.Hook == b.Hook && a.Priority == b.Priority &&
-		slices.EqualFunc(a.Rules, b.Rules, func(a, b iptables.Rule) bool {
-			return a.Action == b.Action && a.Comment == b.Comment && slices.Equal(a.Conds, b.Conds)
-		})
 }
 
 // meet reports whether a chain may look up one packet in both sets.
