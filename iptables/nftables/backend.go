@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/routing"
@@ -162,11 +164,10 @@ func (b *Backend) Yield(ctx context.Context, ns *netns.NS) (removed bool, err er
 // deleteNamed deletes a table of ours, and reports whether it was there; absent is success.
 func deleteNamed(ctx context.Context, ns *netns.NS, table string) (did bool, err error) {
 	err = transaction{deleteTable()}.in(table).commit(ctx, ns, anyGeneration)
-	did = err == nil
-	if err = absent(err); err != nil {
+	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return false, fmt.Errorf("delete table %s: %w", table, err)
 	}
-	return did, nil
+	return err == nil, nil
 }
 
 // List returns what the namespace holds of ours, with counters. ok is false if there is nothing.

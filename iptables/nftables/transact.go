@@ -78,11 +78,3 @@ func (t transaction) size() (size int) {
 	}
 	return size
 }
-
-// absent returns nil for an error that only says that there was nothing to delete.
-func absent(err error) error {
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	return err
-}
