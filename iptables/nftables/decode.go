@@ -135,13 +135,13 @@ func (d *decoder) set(e expression) (known bool) {
 	case meta && d.field == iptables.ConnMark:
 		a.Verb = iptables.RestoreMark
 	case meta && a.Verb == iptables.TProxy:
-		a.Num = native(d.number)
+		a.Num = rawnetlink.NativeEndian(d.number)
 	case meta:
-		a.Verb, a.Num = iptables.SetMark, native(d.number)
+		a.Verb, a.Num = iptables.SetMark, rawnetlink.NativeEndian(d.number)
 	case d.field == iptables.Mark:
 		a.Verb = iptables.SaveMark
 	default:
-		if a.Verb, a.Num = iptables.Zone, native(d.number); find(e.data, unix.NFTA_CT_DIRECTION) != nil {
+		if a.Verb, a.Num = iptables.Zone, rawnetlink.NativeEndian(d.number); find(e.data, unix.NFTA_CT_DIRECTION) != nil {
 			a.Verb = iptables.ZoneOneWay
 		}
 	}

@@ -170,6 +170,6 @@ func setValue(c *iptables.Cond, data, mask []byte) (ok bool) {
 		return true
 	default:
 	}
-	c.Num = native(data)
+	c.Num = rawnetlink.NativeEndian(data)
 	return true
 }

@@ -99,13 +99,6 @@ func find(b []byte, kind uint16) []byte {
 	return nil
 }
 
-// native reads a number in the machine's byte order, from as many bytes as there are, up to four.
-func native(b []byte) uint32 {
-	var whole [4]byte
-	copy(whole[:], b)
-	return binary.NativeEndian.Uint32(whole[:])
-}
-
 // wide reads a number of eight bytes; 0 if there are not as many.
 func wide(b []byte) uint64 {
 	if len(b) != 8 {

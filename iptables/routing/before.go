@@ -48,11 +48,11 @@ func (n *namespace) before(h policyState) (lines []string, err error) {
 			}
 			a := rawnetlink.Attributes(body[headerSize:])
 			switch {
-			case number(a[unix.FRA_TABLE]) == iptables.RouteTable && h.rule(body[:headerSize], a).exact:
+			case rawnetlink.NativeEndian(a[unix.FRA_TABLE]) == iptables.RouteTable && h.rule(body[:headerSize], a).exact:
 				lines = found
 				return false
 			case takes(body[:headerSize], a) && len(found) < maxBefore:
-				found = append(found, fmt.Sprintf("policy rule of %s, priority %d: %s", h.name(), number(a[unix.FRA_PRIORITY]), does(body[7], number(a[unix.FRA_TABLE]))))
+				found = append(found, fmt.Sprintf("policy rule of %s, priority %d: %s", h.name(), rawnetlink.NativeEndian(a[unix.FRA_PRIORITY]), does(body[7], rawnetlink.NativeEndian(a[unix.FRA_TABLE]))))
 			}
 			return read < maxRead
 		})
@@ -67,12 +67,12 @@ func (n *namespace) before(h policyState) (lines []string, err error) {
 // no other mark.
 func takes(header []byte, a map[uint16][]byte) bool {
 	switch action := header[7]; {
-	case action == unix.FR_ACT_NOP, action == unix.FR_ACT_GOTO, action == unix.FR_ACT_TO_TBL && number(a[unix.FRA_TABLE]) == unix.RT_TABLE_LOCAL:
+	case action == unix.FR_ACT_NOP, action == unix.FR_ACT_GOTO, action == unix.FR_ACT_TO_TBL && rawnetlink.NativeEndian(a[unix.FRA_TABLE]) == unix.RT_TABLE_LOCAL:
 		return false
 	}
-	mask := number(a[unix.FRA_FWMASK])
+	mask := rawnetlink.NativeEndian(a[unix.FRA_FWMASK])
 	inverted := binary.NativeEndian.Uint32(header[8:])&invert != 0
-	return inverted || iptables.RouteMark&mask == number(a[unix.FRA_FWMARK])&mask
+	return inverted || iptables.RouteMark&mask == rawnetlink.NativeEndian(a[unix.FRA_FWMARK])&mask
 }
 
 func does(action byte, table uint32) string {

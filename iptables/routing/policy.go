@@ -142,7 +142,7 @@ func (n *namespace) list(
 			read++
 			unread = read > maxRead
 			if !unread && len(body) >= headerSize && body[0] == h.family {
-				if a := rawnetlink.Attributes(body[headerSize:]); number(a[unix.RTA_TABLE]) == iptables.RouteTable {
+				if a := rawnetlink.Attributes(body[headerSize:]); rawnetlink.NativeEndian(a[unix.RTA_TABLE]) == iptables.RouteTable {
 					out = append(out, take(body[:headerSize], a))
 				}
 			}
@@ -168,7 +168,7 @@ func (h policyState) rule(header []byte, attributes map[uint16][]byte) found {
 	plain := header[1]|header[2]|header[3] == 0 && header[7] == unix.FR_ACT_TO_TBL && binary.NativeEndian.Uint32(header[8:])&invert == 0
 	return found{exact: plain && h.exactRule(attributes), remove: rawnetlink.Request{
 		Kind: unix.RTM_DELRULE, Header: h.header(0, 0, 0),
-		Attributes: [][]byte{table(), rawnetlink.Number(unix.FRA_PRIORITY, number(attributes[unix.FRA_PRIORITY]))},
+		Attributes: [][]byte{table(), rawnetlink.Number(unix.FRA_PRIORITY, rawnetlink.NativeEndian(attributes[unix.FRA_PRIORITY]))},
 	}}
 }
 
@@ -184,7 +184,7 @@ func (h policyState) exactRule(attributes map[uint16][]byte) bool {
 		}
 	}
 	for kind, n := range want {
-		if value, ok := attributes[kind]; kind != unix.FRA_SUPPRESS_PREFIXLEN && !ok || ok && number(value) != n {
+		if value, ok := attributes[kind]; kind != unix.FRA_SUPPRESS_PREFIXLEN && !ok || ok && rawnetlink.NativeEndian(value) != n {
 			return false
 		}
 	}
@@ -200,18 +200,11 @@ func (h policyState) route(header []byte, attributes map[uint16][]byte) found {
 		f.remove.Attributes = append(f.remove.Attributes, rawnetlink.Bytes(unix.RTA_DST, dst))
 	}
 	plain := []uint16{unix.RTA_TABLE, unix.RTA_OIF, unix.RTA_PRIORITY, unix.RTA_CACHEINFO, unix.RTA_PREF}
-	f.exact = header[1]|header[2]|header[3] == 0 && header[7] == unix.RTN_LOCAL && number(attributes[unix.RTA_OIF]) == loIndex
+	f.exact = header[1]|header[2]|header[3] == 0 && header[7] == unix.RTN_LOCAL && rawnetlink.NativeEndian(attributes[unix.RTA_OIF]) == loIndex
 	for kind := range attributes {
 		f.exact = f.exact && slices.Contains(plain, kind)
 	}
 	return f
-}
-
-func number(attribute []byte) uint32 {
-	if len(attribute) != 4 {
-		return 0
-	}
-	return binary.NativeEndian.Uint32(attribute)
 }
 
 // routed reports whether rule and route are complete in each family of the namespace.
