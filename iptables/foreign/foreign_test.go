@@ -118,13 +118,6 @@ func TestFind_contextIsOver_ends(t *testing.T) {
 	}
 }
 
-// What x_tables answers is the pod's.
-func FuzzHasChain(f *testing.F) {
-	f.Add([]byte("ISTIO_OUTPUT\x00"))
-	f.Add(append([]byte("\x40\x00ERROR\x00"), append(make([]byte, targetHeadSize-8), []byte("ISTIO_OUTPUT\x00")...)...))
-	f.Fuzz(func(_ *testing.T, entries []byte) { legacyTable{entries: entries}.hasChain("ISTIO_OUTPUT") })
-}
-
 func BenchmarkNothingThere(b *testing.B) {
 	ns := kerneltest.New(b)
 	for b.Loop() {

@@ -35,8 +35,6 @@ const (
 	underflowsOffset  = 56
 	entriesHeadSize   = 40 // struct ipt_get_entries, in front of the entries
 	targetHeadSize    = 32 // struct xt_entry_target, in front of a chain's name in its first entry
-	standardSize      = 40 // struct xt_standard_target, which jumps
-	errorSize         = 64 // struct xt_error_target, padded
 	legacyDrop        = -1 // the verdict of a standard target
 )
 
@@ -69,8 +67,9 @@ func findLegacy() *podnet.ProgrammedByOthersError {
 		if err != nil {
 			continue
 		}
+		reached := t.reached()
 		for _, c := range chains() {
-			if c.table == t.name && t.hasChain(c.name) {
+			if c.table == t.name && reached[c.name] {
 				return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: "chain " + c.name + " in the legacy table " + t.place()}
 			}
 		}
@@ -191,27 +190,4 @@ func getsockopt(fd, level, option int, value []byte) error {
 		return errno
 	}
 	return nil
-}
-
-// hasChain reports whether a table has a chain of that name, and a rule that jumps to it. A chain begins with an entry whose target is
-// called ERROR and holds the chain's name. A jump has a target without a name that holds the offset behind that entry.
-func (t legacyTable) hasChain(name string) bool {
-	entries := t.entries
-	want := append([]byte(name), 0)
-	for at := 0; ; {
-		i := bytes.Index(entries[at:], want)
-		if i < 0 {
-			return false
-		}
-		at += i
-		if head := at - targetHeadSize; head >= 0 && bytes.HasPrefix(entries[head+2:], []byte("ERROR\x00")) {
-			jump := binary.NativeEndian.AppendUint16(nil, standardSize)
-			jump = append(jump, make([]byte, targetHeadSize-2)...)
-			jump = binary.NativeEndian.AppendUint32(jump, uint32(head+errorSize))
-			if bytes.Contains(entries, jump) {
-				return true
-			}
-		}
-		at += len(want)
-	}
 }

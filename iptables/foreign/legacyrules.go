@@ -39,7 +39,7 @@ type legacyRules struct {
 func (t legacyTable) rulesOf(ours packets, own []string) *legacyRules {
 	r := &legacyRules{legacyTable: t, ours: ours, own: map[uint32]bool{}, names: map[uint32]string{}}
 	offset := uint32(0)
-	for entry := range t.each(t.entries) {
+	for entry := range t.each(t.entries) { // a chain begins behind an entry whose target is called ERROR and holds its name
 		offset += uint32(len(entry))
 		target := t.target(entry)
 		if rawnetlink.Name(after(target, legacyNamesFrom, targetHeadSize-1)) == "ERROR" {
@@ -48,6 +48,17 @@ func (t legacyTable) rulesOf(ours packets, own []string) *legacyRules {
 		}
 	}
 	return r
+}
+
+// reached returns the names of the chains that rules of the table lead to.
+func (t legacyTable) reached() map[string]bool {
+	r, out := t.rulesOf(packets{all: true}, nil), map[string]bool{}
+	for entry := range t.each(t.entries) {
+		if jump := r.rule(entry).jump; jump.is {
+			out[r.names[jump.offset]] = true
+		}
+	}
+	return out
 }
 
 // after returns b from an offset up to another, as far as b has that.

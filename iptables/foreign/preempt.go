@@ -269,7 +269,8 @@ func (o Ours) legacyBefore(t legacyTable, err error) (found []base) {
 	if !ok {
 		return nil
 	}
-	shared := len(o.jumps) > 0 && slices.ContainsFunc(iptables.RestoreChainNames(), t.hasChain)
+	reached := t.reached()
+	shared := len(o.jumps) > 0 && slices.ContainsFunc(iptables.RestoreChainNames(), func(name string) bool { return reached[name] })
 	rules := t.rulesOf(o.packets, o.chainsIn(t.place()))
 	for _, hook := range []uint32{hookPrerouting, hookInput, hookOutput} {
 		b := base{

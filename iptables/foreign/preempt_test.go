@@ -195,6 +195,7 @@ func FuzzLegacyTable(f *testing.F) {
 				rules.does(hook)
 			}
 			t.undoes(nil)
+			t.reached()
 		}
 	})
 }
