@@ -39,14 +39,6 @@ type Looked struct {
 	Kept, Unknown bool
 }
 
-// latest returns the sandbox that the ledger has of the pod, or s if it has none.
-func latest(s, known podnet.Sandbox) podnet.Sandbox {
-	if known.UID == s.UID && known.NetNS != "" {
-		return known
-	}
-	return s
-}
-
 // Look calls read with what the agent knows of a pod. It never takes the pod's turn, so no call of Ensure waits for it. If one works on the pod
 // meanwhile, read is called again; after some attempts, or if a call is under way, the error is ErrBusy.
 func (p *Programmer) Look(ctx context.Context, s podnet.Sandbox, read func(context.Context, Looked) error) error {
@@ -84,7 +76,9 @@ func (p *Programmer) look(ctx context.Context, v visit) (out Looked, err error) 
 		out.Absent = errors.New(string(v.intent.Reason))
 		return out, nil
 	}
-	v.sandbox = latest(v.sandbox, out.Entry.Sandbox)
+	if known := out.Entry.Sandbox; known.NetNS != "" {
+		v.sandbox = known
+	}
 	if v.sandbox, out.Absent = (locator{p}).find(ctx, v); out.Absent != nil {
 		return out, nil //nolint:nilerr // the error is a part of the answer
 	}
