@@ -166,7 +166,8 @@ func (w *Writer) write(ctx context.Context, r Report, pod *corev1.Pod) error {
 	}
 	w.remember(written{report: r, version: made.ResourceVersion, at: w.now()})
 	log.FromContext(ctx).V(1).Info("status written", "pod", r.Sandbox.Pod(), "podUID", r.Sandbox.UID, "sandbox", r.Sandbox.ID, "reason", r.Reason)
-	w.record(r, pod)
+	w.recordStatus(r, pod)
+	w.recordNotes(r, pod)
 	return nil
 }
 
@@ -196,12 +197,7 @@ func (w *Writer) event(s podnet.Sandbox, kind, reason, action, message string) {
 	w.recorder.Eventf(pod, nil, kind, reason, action, "%s", truncate(message))
 }
 
-// record makes the events of a report that was just written. before is the pod as it was: what it said already is no event.
-func (w *Writer) record(r Report, before *corev1.Pod) {
-	w.recordStatus(r, before)
-	w.recordNotes(r, before)
-}
-
+// recordStatus makes the event of a report that was just written. pod is as it was: what it said already is no event.
 func (w *Writer) recordStatus(r Report, pod *corev1.Pod) {
 	reason := map[string]string{podreport.ReasonContended: podreport.ReasonRulesContended, podreport.ReasonPreempted: podreport.ReasonRulesPreempted}[r.Reason]
 	c := findCondition(pod)
