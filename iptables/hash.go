@@ -7,10 +7,7 @@ func Hash(seed maphash.Seed, r Ruleset) uint64 {
 	var h maphash.Hash
 	h.SetSeed(seed)
 	for _, s := range r.Sets {
-		maphash.WriteComparable(&h, [3]any{s.Name, s.Kind, [3]int{len(s.Ports), len(s.Ranges), len(s.Prefixes)}})
-		for _, p := range s.Ports {
-			maphash.WriteComparable(&h, p)
-		}
+		maphash.WriteComparable(&h, [3]any{s.Name, s.Kind, [2]int{len(s.Ranges), len(s.Prefixes)}})
 		for _, r := range s.Ranges {
 			maphash.WriteComparable(&h, r)
 		}

@@ -68,10 +68,7 @@ func (c Chain) header() string {
 }
 
 func (s Set) elements() []string {
-	out := make([]string, 0, len(s.Ports)+len(s.Ranges)+len(s.Prefixes))
-	for _, p := range s.Ports {
-		out = append(out, strconv.Itoa(int(p)))
-	}
+	out := make([]string, 0, len(s.Ranges)+len(s.Prefixes))
 	for _, r := range s.Ranges {
 		out = append(out, r.String())
 	}

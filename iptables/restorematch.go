@@ -213,7 +213,7 @@ func protocolOf(conds []Cond) string {
 // portLists returns the set's ports in lists for multiport of iptables, which has 15 slots. A range takes two.
 func (s Set) portLists() (lists []string) {
 	slots := 0
-	for _, r := range slices.Concat(single(s.Ports), s.Ranges) {
+	for _, r := range s.Ranges {
 		size := 1
 		if r.First != r.Last {
 			size = 2

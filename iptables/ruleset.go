@@ -23,11 +23,11 @@ type Ruleset struct {
 	Unsourced bool
 }
 
-// Set is a named set of ports, of ranges of ports, or of prefixes of one family. It is canonical: sorted, without duplicates and overlaps.
+// Set is a named set of ports, of ranges of ports, or of prefixes of one family. It is canonical: sorted, without duplicates and overlaps. In a set of
+// ports each range is one port.
 type Set struct {
 	Name     string
 	Kind     SetKind
-	Ports    []uint16
 	Ranges   []PortRange
 	Prefixes []netip.Prefix
 }

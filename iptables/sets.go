@@ -7,13 +7,6 @@ import (
 	"strconv"
 )
 
-// canonicalPorts returns ports sorted and without duplicates.
-func canonicalPorts(ports []uint16) []uint16 {
-	out := slices.Clone(ports)
-	slices.Sort(out)
-	return slices.Compact(out)
-}
-
 // canonicalPrefixes returns prefixes of one family masked, sorted, and without prefixes that another one contains: the kernel
 // refuses overlapping intervals.
 func canonicalPrefixes(prefixes []netip.Prefix) []netip.Prefix {
@@ -80,7 +73,7 @@ func (d *declared) add(s Set) {
 // portSet returns a set of ports, of intervals if there are ranges.
 func portSet(name string, ports []uint16, ranges []PortRange) Set {
 	if len(ranges) == 0 {
-		return Set{Name: name, Kind: PortSet, Ports: canonicalPorts(ports)}
+		return Set{Name: name, Kind: PortSet, Ranges: single(slices.Compact(slices.Sorted(slices.Values(ports))))}
 	}
 	return Set{Name: name, Kind: RangeSet, Ranges: JoinPorts(ports, ranges)}
 }
@@ -105,6 +98,11 @@ func (r PortRange) text(to string) string {
 // Contains reports whether the port is in the range.
 func (r PortRange) Contains(port uint16) bool { return r.First <= port && port <= r.Last }
 
+// Compare orders ranges by their first port, and then by their last.
+func (r PortRange) Compare(o PortRange) int {
+	return cmp.Or(cmp.Compare(r.First, o.First), cmp.Compare(r.Last, o.Last))
+}
+
 // Ranges are ranges of ports, in addition to the lists of ports of a Spec.
 type Ranges struct {
 	IncludeInbound  []PortRange `json:"includeInbound,omitempty"`
@@ -125,7 +123,7 @@ func single(ports []uint16) []PortRange {
 // JoinPorts returns ports and ranges as ranges: sorted, without overlaps, and no two of them next to each other.
 func JoinPorts(ports []uint16, ranges []PortRange) (out []PortRange) {
 	all := slices.Concat(single(ports), ranges)
-	slices.SortFunc(all, func(a, b PortRange) int { return cmp.Or(cmp.Compare(a.First, b.First), cmp.Compare(a.Last, b.Last)) })
+	slices.SortFunc(all, PortRange.Compare)
 	for _, r := range all {
 		if n := len(out); n > 0 && int(r.First) <= int(out[n-1].Last)+1 {
 			out[n-1].Last = max(out[n-1].Last, r.Last)

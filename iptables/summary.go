@@ -100,10 +100,8 @@ func (s Spec) inboundSummary() string {
 
 // portWords lists ports and ranges except some others; "" if none is left.
 func portWords(ports []uint16, ranges []PortRange, except []uint16, exceptRanges []PortRange) string {
-	left := Set{Ports: slices.DeleteFunc(canonicalPorts(ports), func(p uint16) bool { return containsPort(except, exceptRanges, p) })}
-	if len(ranges) > 0 {
-		left = Set{Ranges: SubtractPorts(JoinPorts(ports, ranges), JoinPorts(except, exceptRanges))}
-	}
+	left := portSet("", ports, ranges)
+	left.Ranges = SubtractPorts(left.Ranges, JoinPorts(except, exceptRanges))
 	if len(left.elements()) == 0 {
 		return ""
 	}

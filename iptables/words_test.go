@@ -23,10 +23,10 @@ func TestWordsAreGolden(t *testing.T) {
 }
 
 func TestWordsOfARule(t *testing.T) {
-	ports := []Set{{Name: "some", Kind: PortSet, Ports: []uint16{80, 443}}}
+	ports := []Set{{Name: "some", Kind: PortSet, Ranges: single([]uint16{80, 443})}}
 	for p := range uint16(20) {
 		ports = append(ports, Set{Name: "many", Kind: PortSet})
-		ports[1].Ports = append(ports[1].Ports, p)
+		ports[1].Ranges = append(ports[1].Ranges, PortRange{p, p})
 	}
 	cases := map[string]struct {
 		in   Rule

@@ -170,7 +170,7 @@ func (m *memory) keep(hash uint64, rules iptables.Ruleset) {
 	}
 	size := 0
 	for _, s := range rules.Sets {
-		size += len(s.Ports) + len(s.Ranges) + len(s.Prefixes)
+		size += len(s.Ranges) + len(s.Prefixes)
 	}
 	if len(m.kept) >= maxKept || m.size+size > maxKeptElements {
 		clear(m.kept)

@@ -1,7 +1,6 @@
 package nftables
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -81,7 +80,7 @@ func meet(chains []iptables.Chain, a, b iptables.Set) bool {
 
 // lacking returns the set a with the elements that b does not have.
 func lacking(a, b iptables.Set) iptables.Set {
-	a.Ports, a.Prefixes = difference(a.Ports, b.Ports, cmp.Compare), difference(a.Prefixes, b.Prefixes, netip.Prefix.Compare)
+	a.Ranges, a.Prefixes = difference(a.Ranges, b.Ranges, iptables.PortRange.Compare), difference(a.Prefixes, b.Prefixes, netip.Prefix.Compare)
 	return a
 }
 
@@ -108,7 +107,7 @@ func overlap(a, b []netip.Prefix) bool {
 	return false
 }
 
-func size(s iptables.Set) int { return len(s.Ports) + len(s.Prefixes) }
+func size(s iptables.Set) int { return len(s.Ranges) + len(s.Prefixes) }
 
 // editing returns the transaction of edits in sets of a generation.
 func editing(all []edit, suffix string) (t transaction) {

@@ -159,12 +159,9 @@ func elements(s iptables.Set) (out [][]byte) {
 		out = append(out, nested(unix.NFTA_LIST_ELEM, slices.Insert(more, 0, value)...))
 	}
 	end := big(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
-	for _, p := range s.Ports {
-		element(binary.BigEndian.AppendUint16(nil, p))
-	}
 	for _, r := range s.Ranges {
 		element(binary.BigEndian.AppendUint16(nil, r.First))
-		if r.Last < maxPort { // an interval that reaches the end has no end element
+		if s.Kind == iptables.RangeSet && r.Last < maxPort { // an interval that reaches the end has no end element
 			element(binary.BigEndian.AppendUint16(nil, r.Last+1), end)
 		}
 	}

@@ -161,8 +161,8 @@ func remade(want iptables.Ruleset, change func(*nft.Set)) func(*testing.T, *netn
 				set := &nft.Set{Table: table, Name: s.Name + ".0", KeyType: nft.TypeInetService}
 				change(set)
 				var ports []nft.SetElement
-				for _, p := range s.Ports {
-					ports = append(ports, nft.SetElement{Key: binary.BigEndian.AppendUint16(nil, p)})
+				for _, r := range s.Ranges {
+					ports = append(ports, nft.SetElement{Key: binary.BigEndian.AppendUint16(nil, r.First)})
 				}
 				if err := c.AddSet(set, ports); err != nil {
 					return err

@@ -102,7 +102,7 @@ func showElements(set *iptables.Set, starts, ends [][]byte) {
 		case set.Kind == iptables.RangeSet: // without an end it is the highest port, which is 0 less one
 			set.Ranges = append(set.Ranges, iptables.PortRange{First: port, Last: uint16(rawnetlink.BigEndian(behind)) - 1})
 		default:
-			set.Ports = append(set.Ports, port)
+			set.Ranges = append(set.Ranges, iptables.PortRange{First: port, Last: port})
 		}
 	}
 }

@@ -17,7 +17,8 @@ func TestARefusedTransactionSaysWhy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			set := iptables.Set{Name: "exclude-inbound", Kind: iptables.PortSet}
 			for n := range ports {
-				set.Ports = append(set.Ports, binary.BigEndian.Uint16([]byte{byte(n >> 8), byte(n)}))
+				port := binary.BigEndian.Uint16([]byte{byte(n >> 8), byte(n)})
+				set.Ranges = append(set.Ranges, iptables.PortRange{First: port, Last: port})
 			}
 			if err := addSet(set, ".0", 1)[1:].commit(t.Context(), kerneltest.New(t), anyGeneration); !errors.Is(err, unix.ENOENT) {
 				t.Errorf("elements of a set that does not exist: %v", err)
@@ -53,7 +54,7 @@ func TestTransaction_sameRules_isEncodedOnce(t *testing.T) {
 		t.Errorf("%d transactions are kept", len(c.transactions))
 	}
 	before := len(c.transactions)
-	want.Sets = []iptables.Set{{Name: "exclude-inbound", Kind: iptables.PortSet, Ports: make([]uint16, usualSize)}}
+	want.Sets = []iptables.Set{{Name: "exclude-inbound", Kind: iptables.PortSet, Ranges: make([]iptables.PortRange, usualSize)}}
 	if _, err := c.transaction(want); err != nil || len(c.transactions) != before {
 		t.Errorf("a long transaction is kept, error %v", err)
 	}

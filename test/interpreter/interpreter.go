@@ -219,7 +219,7 @@ func (w *walk) port(c iptables.Cond, before []iptables.Cond, port uint16) (bool,
 		return (c.Num == uint32(port)) != c.Not, nil
 	}
 	set, err := w.set(c.Set, iptables.PortSet, iptables.RangeSet)
-	in := slices.Contains(set.Ports, port) || slices.ContainsFunc(set.Ranges, func(r iptables.PortRange) bool { return r.First <= port && port <= r.Last })
+	in := slices.ContainsFunc(set.Ranges, func(r iptables.PortRange) bool { return r.First <= port && port <= r.Last })
 	return in != c.Not, err
 }
 
