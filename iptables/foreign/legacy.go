@@ -114,15 +114,16 @@ func legacyTables() iter.Seq2[legacyTable, error] {
 	}
 }
 
-// each yields the entries of a table, as far as they are whole.
-func (f legacyFamily) each(entries []byte) iter.Seq[[]byte] {
-	return func(yield func([]byte) bool) {
-		for len(entries) >= f.size {
-			next := int(binary.NativeEndian.Uint16(entries[f.nextOffset:]))
-			if next < f.size || next > len(entries) || !yield(entries[:next]) {
+// each yields the entries of a table from an offset on, as far as they are whole, and the offset behind each.
+func (t legacyTable) each(offset uint32) iter.Seq2[uint32, []byte] {
+	return func(yield func(uint32, []byte) bool) {
+		for left := after(t.entries, int(offset), len(t.entries)); len(left) >= t.size; {
+			size := u16(left, t.nextOffset)
+			offset += uint32(size)
+			if int(size) < t.size || int(size) > len(left) || !yield(offset, left[:size]) {
 				return
 			}
-			entries = entries[next:]
+			left = left[size:]
 		}
 	}
 }

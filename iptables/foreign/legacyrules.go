@@ -38,13 +38,11 @@ type legacyRules struct {
 // rulesOf returns a reader of a table. own are names of chains that are ours.
 func (t legacyTable) rulesOf(ours packets, own []string) *legacyRules {
 	r := &legacyRules{legacyTable: t, ours: ours, own: map[uint32]bool{}, names: map[uint32]string{}}
-	offset := uint32(0)
-	for entry := range t.each(t.entries) { // a chain begins behind an entry whose target is called ERROR and holds its name
-		offset += uint32(len(entry))
+	for behind, entry := range t.each(0) { // a chain begins behind an entry whose target is called ERROR and holds its name
 		target := t.target(entry)
 		if rawnetlink.Name(after(target, legacyNamesFrom, targetHeadSize-1)) == "ERROR" {
 			name := rawnetlink.Name(after(target, targetHeadSize, len(target)))
-			r.names[offset], r.own[offset] = name, slices.Contains(own, name)
+			r.names[behind], r.own[behind] = name, slices.Contains(own, name)
 		}
 	}
 	return r
@@ -53,7 +51,7 @@ func (t legacyTable) rulesOf(ours packets, own []string) *legacyRules {
 // reached returns the names of the chains that rules of the table lead to.
 func (t legacyTable) reached() map[string]bool {
 	r, out := t.rulesOf(packets{all: true}, nil), map[string]bool{}
-	for entry := range t.each(t.entries) {
+	for _, entry := range t.each(0) {
 		if jump := r.rule(entry).jump; jump.is {
 			out[r.names[jump.offset]] = true
 		}
@@ -97,7 +95,7 @@ func (r *legacyRules) does(hook uint32) string {
 // with the chains that rules lead to.
 func (r *legacyRules) chain(offset uint32, seen map[uint32]bool, queue []uint32) (words string, _ []uint32) {
 	name := r.names[offset]
-	for entry := range r.each(after(r.entries, int(offset), len(r.entries))) {
+	for behind, entry := range r.each(offset) {
 		if seen[offset] {
 			break
 		}
@@ -119,7 +117,7 @@ func (r *legacyRules) chain(offset uint32, seen map[uint32]bool, queue []uint32)
 		if rule.endsChain() {
 			break
 		}
-		offset += uint32(len(entry))
+		offset = behind
 	}
 	return "", queue
 }

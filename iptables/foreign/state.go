@@ -75,7 +75,7 @@ func (r Reader) legacy() (hash uint64, ok bool) {
 		}
 		found = true
 		_, _ = h.WriteString(t.names + t.name) // a Hash returns no error
-		for entry := range t.each(t.entries) {
+		for _, entry := range t.each(0) {
 			clear(entry[t.counters:t.size])
 		}
 		_, _ = h.Write(t.entries)

@@ -56,10 +56,8 @@ func undoes(family byte, expressions []byte) bool {
 // undoes reports whether a rule of the table, in any chain but some, gives packets to somebody else.
 func (t legacyTable) undoes(but []string) bool {
 	r, chain := t.rulesOf(packets{all: true}, nil), ""
-	offset := uint32(0)
-	for entry := range t.each(t.entries) {
-		offset += uint32(len(entry))
-		if name, begins := r.names[offset]; begins {
+	for behind, entry := range t.each(0) {
+		if name, begins := r.names[behind]; begins {
 			chain = name
 			continue
 		}
