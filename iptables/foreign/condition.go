@@ -48,19 +48,14 @@ func (r *nftReading) compareMeta(key uint32, data []byte, not bool) {
 			r.family = known
 		}
 	case unix.NFT_META_IIFNAME, unix.NFT_META_OIFNAME:
-		r.device(func(_ uint32, name string) bool { return beginsWith(name, data) }, not, key == unix.NFT_META_IIFNAME)
+		if p, ok := patternAt(longestName, 0, data, nil); ok { // so nft writes both eth0, with a zero behind it, and eth*
+			r.device(p.isOf, not, key == unix.NFT_META_IIFNAME)
+		}
 	case unix.NFT_META_IIF, unix.NFT_META_OIF:
 		if want := u32(data, 0); len(data) == 4 {
 			r.device(func(index uint32, _ string) bool { return index == want }, not, key == unix.NFT_META_IIF)
 		}
 	}
-}
-
-// beginsWith reports whether a device's name, with the zeros behind it, begins with data: so nft writes both eth0 and eth*.
-func beginsWith(name string, data []byte) bool {
-	var full [longestName]byte
-	copy(full[:], name)
-	return len(data) <= longestName && string(full[:len(data)]) == string(data)
 }
 
 func (r *nftReading) comparePayload(l loaded, data []byte, not bool) {

@@ -178,24 +178,12 @@ func (r *legacyRules) head(out *reading, entry []byte) {
 		}
 	}
 	for i, inverted := range []bool{invert&invertIn != 0, invert&invertOut != 0} {
-		name, mask := entry[names+i*longestName:][:longestName], entry[names+(i+2)*longestName:][:longestName]
-		if anySet(mask) || inverted {
-			out.device(func(_ uint32, device string) bool { return fitsMask(device, name, mask) }, inverted, i == 0)
+		p := pattern{value: entry[names+i*longestName:][:longestName], mask: entry[names+(i+2)*longestName:][:longestName]}
+		if anySet(p.mask) || inverted {
+			out.device(p.isOf, inverted, i == 0)
 		}
 	}
 	if p := u16(entry, names+4*longestName); p != 0 && flags&r.protocols == r.protocols {
 		out.protocol(byte(min(p, 255)), invert&invertProtocol != 0)
 	}
-}
-
-// fitsMask reports whether a device's name is the wanted one where the mask says so (ifname_compare).
-func fitsMask(device string, name, mask []byte) bool {
-	var full [longestName]byte
-	copy(full[:], device)
-	for i := range full {
-		if (full[i]^name[i])&mask[i] != 0 {
-			return false
-		}
-	}
-	return true
 }

@@ -67,7 +67,8 @@ type surroundings struct {
 	local   []netip.Prefix    // whose packets are delivered in the namespace
 }
 
-// pattern is a part of an address that a rule asks for: bits of value where mask has them. Both are as long as an address.
+// pattern is a part of an address, or of a device's name, that a rule asks for: bits of value where mask has them. Both are as long as an address or
+// the longest name.
 type pattern struct{ value, mask []byte }
 
 // patternAt returns the pattern for data at an offset of an address of so many bytes. mask may be nil, which means all of data.
@@ -103,6 +104,17 @@ func (p pattern) meets(prefix netip.Prefix) bool {
 		left := min(max(bits-8*i, 0), 8)
 		mask := p.mask[i] & (0xff << (8 - left))
 		if (address[i]^p.value[i])&mask != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// isOf reports whether a device has a name that the pattern fits (ifname_compare).
+func (p pattern) isOf(_ uint32, device string) bool {
+	name := append([]byte(device), make([]byte, longestName)...)
+	for i := range p.mask {
+		if (name[i]^p.value[i])&p.mask[i] != 0 {
 			return false
 		}
 	}
