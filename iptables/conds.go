@@ -35,10 +35,6 @@ func addr(f Field, p netip.Prefix) Cond { return Cond{Field: f, Prefix: p} }
 func inSet(f Field, set string) Cond    { return Cond{Field: f, Set: set} }
 func family(p netip.Prefix) Cond        { return num(Family, familyOf(p.Addr())) }
 
-func familyOfSet(s Set) Cond {
-	return num(Family, map[SetKind]uint32{IPv4Set: IPv4, IPv6Set: IPv6}[s.Kind])
-}
-
 func familyOf(a netip.Addr) (family uint32) {
 	if a.Is4() {
 		return IPv4

@@ -65,6 +65,6 @@ func capturedInbound(s Spec, d *declared, r *rules, port Field) []Cond {
 // excludeSources leaves connections of excluded clients alone: the client's packets by their source, the answers by their destination.
 func excludeSources(s Spec, d *declared, r *rules, client Field, more ...Cond) {
 	for _, set := range d.prefixes(setSources4, setSources6, s.ExcludeSources) {
-		r.add("excluded sources", direct(), append(slices.Clip(more), familyOfSet(set), inSet(client, set.Name), tcp())...)
+		r.add("excluded sources", direct(), append(slices.Clip(more), family(set.Prefixes[0]), inSet(client, set.Name), tcp())...)
 	}
 }

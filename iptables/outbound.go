@@ -37,7 +37,7 @@ func outbound(s Spec, d *declared) []Chain {
 		r.add("the pod's own loopback address stays direct", direct(), family(lo), addr(DstAddr, lo))
 	}
 	for _, set := range d.prefixes(setExclude4, setExclude6, s.ExcludeCIDRs) {
-		r.add("excluded destinations", direct(), familyOfSet(set), inSet(DstAddr, set.Name))
+		r.add("excluded destinations", direct(), family(set.Prefixes[0]), inSet(DstAddr, set.Name))
 	}
 	if set := d.ports(setIncludeOut, s.IncludeOutboundPorts, s.Ranges.IncludeOutbound); set != "" {
 		r.add("included outbound ports go to the proxy", redirectTo(s.OutboundPort), tcp(), inSet(DstPort, set))
@@ -149,7 +149,7 @@ func includeCIDRs(s Spec, d *declared, r *rules, comment string, from ...Cond) {
 		return
 	}
 	for _, set := range d.prefixes(setInclude4, setInclude6, s.IncludeCIDRs.List) {
-		r.add(comment, redirectTo(s.OutboundPort), append(from, familyOfSet(set), inSet(DstAddr, set.Name), tcp())...)
+		r.add(comment, redirectTo(s.OutboundPort), append(from, family(set.Prefixes[0]), inSet(DstAddr, set.Name), tcp())...)
 	}
 }
 
