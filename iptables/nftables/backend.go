@@ -91,11 +91,7 @@ func (b *Backend) compare(ctx context.Context, ns *netns.NS, want iptables.Rules
 // write replaces our table by want, with addresses and routes, and then deletes the second table if it is not needed any more.
 func write(ctx context.Context, ns *netns.NS, c comparison, want iptables.Ruleset, fresh transaction) (made int, err error) {
 	err = routing.Around(ns, want, func() (err error) {
-		if c.have.name == iptables.TableName {
-			made, err = commit(ctx, ns, c.have, c.ref.outline, want, fresh)
-		} else {
-			made, err = 1, replace(ctx, ns, c.have.exists(), fresh.in(c.have.name))
-		}
+		made, err = commit(ctx, ns, c.have, c.ref.outline, want, fresh)
 		if err == nil && c.have.surplus {
 			var did bool
 			if did, err = deleteNamed(ctx, ns, iptables.SecondTableName); did {

@@ -31,28 +31,28 @@ import (
 //     a wait for the packets that have passed the new chains too early. Otherwise, all chains are refilled together.
 //   - New sets are added before the rules that use them. Old sets go with their last rules, and packets under way can still use them.
 //
-// Any other table was changed by somebody else: it is deleted and made anew. So is one for which the steps fail.
+// Any other table was changed by somebody else: it is deleted and made anew. So is one for which the steps fail, and the second table.
 func commit(ctx context.Context, ns *netns.NS, old, ref outline, want iptables.Ruleset, fresh transaction) (made int, err error) {
-	if old.exists() && old.shapedLike(ref) {
+	if old.exists() && old.name == iptables.TableName && old.shapedLike(ref) {
 		made, err = refill(ctx, ns, old, want)
 		if err == nil || ctx.Err() != nil {
 			return made, err
 		}
 	}
-	return made + 1, replace(ctx, ns, old.exists(), fresh)
+	return made + 1, replace(ctx, ns, old.name, old.exists(), fresh)
 }
 
 // attempts is how often a transaction is tried that fails because somebody else changes the rules at the same time.
 const attempts = 5
 
-// replace makes the table anew in one transaction, which deletes the old one if exists says that there is one.
-func replace(ctx context.Context, ns *netns.NS, exists bool, fresh transaction) (err error) {
+// replace makes a table anew in one transaction, which deletes the old one if exists says that there is one.
+func replace(ctx context.Context, ns *netns.NS, table string, exists bool, fresh transaction) (err error) {
 	for range attempts {
 		t := fresh
 		if exists {
-			t = slices.Insert(slices.Clone(fresh), 0, fresh.deletion())
+			t = slices.Insert(slices.Clone(fresh), 0, deleteTable())
 		}
-		err = t.commit(ctx, ns, anyGeneration)
+		err = t.in(table).commit(ctx, ns, anyGeneration)
 		switch {
 		case errors.Is(err, unix.ENOENT):
 			exists = false

@@ -29,7 +29,7 @@ func learn(ctx context.Context, want iptables.Ruleset) (ref reference, err error
 	if err != nil {
 		return ref, err
 	}
-	if err := replace(ctx, ns, false, fresh); err != nil {
+	if err := replace(ctx, ns, iptables.TableName, false, fresh); err != nil {
 		return ref, err
 	}
 	o, err := readOutline(ctx, ns)

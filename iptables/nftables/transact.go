@@ -64,13 +64,6 @@ func (t transaction) in(table string) transaction {
 	return out
 }
 
-// deletion deletes the table of the transaction.
-func (t transaction) deletion() rawnetlink.Request {
-	r := deleteTable()
-	r.Attributes = t[0].Attributes[:1]
-	return r
-}
-
 // size returns about how many bytes are sent.
 func (t transaction) size() (size int) {
 	for _, r := range t {

@@ -39,7 +39,7 @@ func TestTransaction_sameRules_isEncodedOnce(t *testing.T) {
 		if again, err := c.transaction(r); err != nil || &again[0] != &fresh[0] {
 			t.Errorf("encoded twice, error %v", err)
 		}
-		if err := replace(t.Context(), ns, i > 0, fresh); err != nil {
+		if err := replace(t.Context(), ns, iptables.TableName, i > 0, fresh); err != nil {
 			t.Fatal(err)
 		}
 		r.Loopback = false // no transaction makes an address
