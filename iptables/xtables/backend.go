@@ -68,9 +68,12 @@ func (b *Backend) Apply(ctx context.Context, ns *netns.NS, want iptables.Ruleset
 			drift = iptables.Drift{{Kind: iptables.KindAbsent, Text: "- chains " + iptables.ChainPrefix + "*"}}
 		}
 		return err == nil && len(drift) == 0, err
-	}, func() (err error) {
+	}, func() error {
 		iptables.SawDrift(ctx, drift)
-		out.Transactions, err = b.write(ctx, ns, have, want)
+		err := routing.Around(ns, want, func() (err error) {
+			out.Transactions, err = b.restore(ctx, ns, have, wanted(have, want))
+			return err
+		})
 		if err == nil {
 			out.Drift = drift.Bounded()
 		}
@@ -85,15 +88,6 @@ func (b *Backend) compare(ctx context.Context, ns *netns.NS, want iptables.Rules
 		drift, err = have.drift(ns, want)
 	}
 	return have, drift, err
-}
-
-// write replaces have by want, with addresses and routes.
-func (b *Backend) write(ctx context.Context, ns *netns.NS, have snapshot, want iptables.Ruleset) (transactions int, err error) {
-	err = routing.Around(ns, want, func() (err error) {
-		transactions, err = b.restore(ctx, ns, have, wanted(have, want))
-		return err
-	})
-	return transactions, err
 }
 
 // restore changes have into want, both families at the same time. It returns the number of nf_tables transactions: programs of the nft flavour

@@ -92,27 +92,21 @@ func hasIPv6() bool {
 	return err == nil
 }
 
-// held returns a snapshot if there is anything of ours. ok is false if there is nothing.
+// held returns a snapshot if there is anything of ours. ok is false if there is nothing, which takes no process to find out.
 func (b *Backend) held(ctx context.Context, ns *netns.NS, counters bool) (have snapshot, ok bool, err error) {
-	possible, err := b.possible(ns)
-	if err != nil || !possible {
+	err = ns.Inside(func() (err error) {
+		if b.programs.flavour == NFT {
+			found, err := readChains()
+			ok = len(found) > 0
+			return err
+		}
+		// Without the programs, tables cannot be read, and do not count as ours.
+		ok = b.programs.missing == nil && foreign.LegacyHolds(iptables.RestoreChainNames())
+		return nil
+	})
+	if err != nil || !ok {
 		return nil, false, err
 	}
 	have, err = b.read(ctx, ns, counters)
 	return have, !have.empty(), err
-}
-
-// possible reports, without a process, whether there may be anything of ours.
-func (b *Backend) possible(ns *netns.NS) (possible bool, err error) {
-	err = ns.Inside(func() (err error) {
-		if b.programs.flavour == NFT {
-			found, err := readChains()
-			possible = len(found) > 0
-			return err
-		}
-		// Without the programs, tables cannot be read, and do not count as ours.
-		possible = b.programs.missing == nil && foreign.LegacyHolds(iptables.RestoreChainNames())
-		return nil
-	})
-	return possible, err
 }
