@@ -49,19 +49,13 @@ func (r Reader) State(ns *netns.NS) (s State, ok bool) {
 // WithoutLegacy is State where there are no tables of x_tables. It does not look for them, which takes as long as all else.
 func (Reader) WithoutLegacy(ns *netns.NS) (s State, ok bool) {
 	err := ns.Inside(func() error {
-		s.Generation = native{ns: ns, end: time.Now().Add(limit)}.generation()
-		return nil
+		answers, err := native{ns: ns, end: time.Now().Add(limit)}.ask(get(unix.NFT_MSG_GETGEN, family{number: unix.NFPROTO_UNSPEC}))
+		if len(answers) > 0 {
+			s.Generation = rawnetlink.BigEndian(answers[0].Object()[unix.NFTA_GEN_ID])
+		}
+		return err
 	})
 	return s, err == nil && s.Generation != 0
-}
-
-// generation returns the generation of the calling thread's namespace, or 0.
-func (n native) generation() uint32 {
-	answers, err := n.ask(get(unix.NFT_MSG_GETGEN, family{number: unix.NFPROTO_UNSPEC}))
-	if err != nil || len(answers) == 0 {
-		return 0
-	}
-	return rawnetlink.BigEndian(answers[0].Object()[unix.NFTA_GEN_ID])
 }
 
 // legacy hashes all tables of x_tables without their counters.
