@@ -94,11 +94,6 @@ func (n *namespace) change(r rawnetlink.Request) error {
 	return answers[0].Err
 }
 
-// hasIPv6 reports whether IPv6 is on for lo: then the kernel has put ::1 there. While lo is down this is unknown, and counts as on.
-func (n *namespace) hasIPv6() bool {
-	return !n.up || n.ipv6
-}
-
 // inPlace reports whether lo has our address, or cannot have it: without IPv6, and while it is down. The CNI plugin loopback sets it down when a
 // sandbox ends, and nothing is to be repaired then.
 func (n *namespace) inPlace() bool { return n.ours || !n.up || !n.ipv6 }

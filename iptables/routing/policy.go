@@ -72,9 +72,10 @@ func (h policyState) name() string {
 	return map[byte]string{unix.AF_INET: "IPv4", unix.AF_INET6: "IPv6"}[h.family]
 }
 
-// families returns the address families of the namespace.
+// families returns the address families of the namespace. IPv6 is on for lo if the kernel has put ::1 there. While lo is down this is unknown, and
+// counts as on.
 func (n *namespace) families() []byte {
-	if n.hasIPv6() {
+	if !n.up || n.ipv6 {
 		return []byte{unix.AF_INET, unix.AF_INET6}
 	}
 	return []byte{unix.AF_INET}
