@@ -128,7 +128,7 @@ func (e Backend) fromMemory(
 			return iptables.Outcome{}, false, err
 		}
 		out.Drift = out.Drift.Bounded()
-		last = last.edited(now)
+		last.rules, last.want, last.chains = last.rules.After(1), now.want, now.chains
 	}
 	out.Preempted, out.Around = last.preempted, last.around
 	e.memory.verified(id, last, want)

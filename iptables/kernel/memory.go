@@ -131,13 +131,6 @@ func (m *memory) onlyOurs(ns *netns.NS, before foreign.State, transactions int) 
 	return after, ok && after == before.After(transactions)
 }
 
-// edited returns the verification of a namespace with want, after one transaction in a namespace with last.
-func (last verification) edited(now verification) verification {
-	last.rules = last.rules.After(1)
-	last.want, last.chains = now.want, now.chains
-	return last
-}
-
 // of returns what is remembered of a namespace; the zero value if nothing is.
 func (m *memory) of(id podnet.Identity) seen {
 	m.mu.Lock()
