@@ -31,7 +31,7 @@ func (r Ruleset) NftText(o TextOptions) string {
 	for _, c := range r.declarable() {
 		fmt.Fprintf(&b, "\tchain %s {\n", c.Name)
 		if c.Hook != "" {
-			fmt.Fprintf(&b, "\t\t%s\n", c.header())
+			fmt.Fprintf(&b, "\t\ttype %s hook %s priority %d; policy accept;\n", c.Type, c.Hook, c.Priority)
 		}
 		for _, rule := range c.Rules {
 			fmt.Fprintf(&b, "\t\t%s\n", rule.text(o))
@@ -61,10 +61,6 @@ func (r Ruleset) declarable() []Chain {
 	return slices.SortedStableFunc(slices.Values(r.Chains), func(a, b Chain) int {
 		return cmp.Compare(min(1, len(a.Hook)), min(1, len(b.Hook)))
 	})
-}
-
-func (c Chain) header() string {
-	return fmt.Sprintf("type %s hook %s priority %d; policy accept;", c.Type, c.Hook, c.Priority)
 }
 
 func (s Set) elements() []string {

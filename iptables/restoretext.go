@@ -70,7 +70,7 @@ func writeTable(b *strings.Builder, table string, chains []restoreChain) {
 		for _, c := range chains {
 			if c.hook == hook {
 				position++
-				fmt.Fprintf(b, "-I %s %d %s\n", builtIn(hook), position, RestoreJump(c.name))
+				fmt.Fprintf(b, "-I %s %d %s\n", strings.ToUpper(string(hook)), position, RestoreJump(c.name))
 			}
 		}
 	}
@@ -81,9 +81,6 @@ func writeTable(b *strings.Builder, table string, chains []restoreChain) {
 	}
 	b.WriteString("COMMIT\n")
 }
-
-// builtIn returns the built-in chain of iptables at a hook.
-func builtIn(h Hook) string { return strings.ToUpper(string(h)) }
 
 // restoreTable returns the table of iptables that runs at the chain's place.
 func (c Chain) restoreTable() string {
