@@ -7,14 +7,15 @@
 //	failure.go        what an error means
 //	keep.go           rules of pods that no longer ask
 //	find.go           the sandbox and its namespace
+//	visitreport.go    what a visit reports
 //	apply.go          gives rules to the backend, names what differed, and what is left to the next check
 //	listening.go      who listens in the pod
 //	proxies.go        proxies that the agent runs
-//	visit.go          values: a visit, how it ends, and what it reports
+//	visit.go          values: a visit, and how it ends
 //	programmer.go     what the core is given, and Ensure, which every hook calls
 //	startuptaint.go   the taint of a node that starts
 //	metrics.go        counts
-//	due.go            when a pod is checked, also one whose rules foreign programs change again and again
+//	due.go            when a pod is checked
 //	ledger.go         the newest sandbox of each pod
 //	pods.go           reads pods and namespaces
 //	cache.go          what the watch cache keeps of them
@@ -27,6 +28,7 @@
 //	needs.go          interfaces of the adapters
 //	report.go         a report, and what a pod shows of it
 //	findings.go       values: what was found in the kernel, and what is said of it
+//	contention.go     foreign programs that change rules again and again
 //	hook.go           hooks and results
 package controllers
 
