@@ -2,17 +2,19 @@
 // reports it to the pod's owner.
 //
 //	podwatch.go       a hook: watches the pods of the node, and visits each when it is due
+//	ensure.go         Ensure, which every hook calls
 //	look.go           a read for inspect
 //	attempt.go        one visit: read, decide, find, apply, report
 //	failure.go        what an error means
 //	keep.go           rules of pods that no longer ask
 //	find.go           the sandbox and its namespace
 //	visitreport.go    what a visit reports
-//	apply.go          gives rules to the backend, names what differed, and what is left to the next check
+//	apply.go          gives rules to the backend, and names what differed
+//	left.go           what is left to the next check
 //	listening.go      who listens in the pod
 //	proxies.go        proxies that the agent runs
 //	visit.go          values: a visit, and how it ends
-//	programmer.go     what the core is given, and Ensure, which every hook calls
+//	programmer.go     what the core is given, and remembers
 //	startuptaint.go   the taint of a node that starts
 //	metrics.go        counts
 //	due.go            when a pod is checked
@@ -25,9 +27,10 @@
 //	turns.go          one call at a time works on a pod
 //	compiled.go       rules of each Spec
 //	failurereason.go  classes of errors
+//	foreignrules.go   what is said of foreign rules
 //	needs.go          interfaces of the adapters
 //	report.go         a report, and what a pod shows of it
-//	findings.go       values: what was found in the kernel, and what is said of it
+//	findings.go       values: what was found in the kernel
 //	contention.go     foreign programs that change rules again and again
 //	hook.go           hooks and results
 package controllers
