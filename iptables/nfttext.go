@@ -209,21 +209,6 @@ func (a Action) text(family string) string {
 // routeCommands make the rule and the route of each family.
 var routeCommands = fmt.Sprintf("ip rule add fwmark %d lookup %d; ip route replace local default dev lo table %[2]d (and for -6)", RouteMark, RouteTable)
 
-// The values of Language in a Listing.
-const (
-	LanguageNft      = "nft"
-	LanguageIptables = "iptables"
-)
-
-// Listing is the rules of a namespace, with counters: as text in the language of their backend, as a View for machines, and in words.
-type Listing struct {
-	Backend  string // wrote the rules; "" if there are none
-	Language string
-	Text     string
-	View     View
-	Lines    []Line
-}
-
 // View is a Ruleset for machines to read: the content of NftText in fields. Field names are stable.
 type View struct {
 	Table    string      `json:"table"`

@@ -1,25 +1,29 @@
 // Package iptables holds redirection rules as data: a Spec says what traffic of one pod goes where, Rules turns it into a
 // Ruleset, and renderings turn a Ruleset into text. It is pure: nothing here touches a kernel.
 //
+//	listing.go       what a backend shows of its rules
 //	summary.go       a Spec in words
 //	words.go         rules in words, for inspect
 //	restoretext.go   rendering for iptables-restore
 //	restorematch.go  a rule's conditions in it
-//	nfttext.go       rendering for nft, and what a backend shows of its rules
-//	rules.go         Rules: Spec -> Ruleset, also without IPv6
+//	nfttext.go       rendering for nft
+//	rules.go         Rules: Spec -> Ruleset
 //	tproxy.go        chains that divert
 //	zones.go         chains of conntrack zones, for DNS
 //	inbound.go       chain of inbound connections
 //	outbound.go      chain of outbound connections
 //	validation.go    connections that prove the rules
 //	hash.go          a Ruleset's hash
-//	sets.go          its sets; ports and ranges
+//	sets.go          its sets
 //	reused.go        connections that conntrack has lost
 //	spec.go          a Spec, and whether it is valid
-//	chains.go        names, priorities, zones, marks and ports with a meaning, and how a chain is written
+//	directipv6.go    rules without IPv6
+//	chains.go        names, priorities, and how a chain is written
 //	drift.go         differences between what is and what should be
 //	conds.go         conditions and actions
 //	ruleset.go       a Ruleset as data
+//	ports.go         ports and ranges
+//	numbers.go       zones, marks and ports with a meaning
 package iptables
 
 import (
