@@ -1,0 +1,141 @@
+package commands
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"istio-pod-network-controller/diagnostics/survey"
+	"istio-pod-network-controller/internal/printable"
+)
+
+// shortMessage is the length to which messages are cut in a table that is not wide.
+const shortMessage = 100
+
+// statusPrinter prints reports of a cluster.
+type statusPrinter struct {
+	out  io.Writer
+	wide bool
+}
+
+func (p statusPrinter) tables(r survey.Report) error {
+	for _, table := range [][][]string{p.nodes(r), p.pods(r)} {
+		if len(table) == 1 { // the head
+			continue
+		}
+		if err := writeTable(p.out, table); err != nil {
+			return err
+		}
+		_, _ = fmt.Fprintln(p.out)
+	}
+	for _, line := range r.Missing {
+		_, _ = fmt.Fprintln(p.out, "not shown:", shown(line))
+	}
+	for _, line := range r.Trouble {
+		_, _ = fmt.Fprintln(p.out, "trouble:", shown(line))
+	}
+	_, err := fmt.Fprintln(p.out, summary(r))
+	return err
+}
+
+// narrow leaves some columns to -o wide, and cuts the last one short.
+func (p statusPrinter) narrow(table [][]string, from, to int) [][]string {
+	if p.wide {
+		return table
+	}
+	for i, row := range table {
+		row = slices.Delete(row, from, to)
+		row[len(row)-1] = printable.Short(row[len(row)-1], shortMessage)
+		table[i] = row
+	}
+	return table
+}
+
+func (p statusPrinter) nodes(r survey.Report) [][]string {
+	here := map[string][]survey.Pod{}
+	for _, pod := range r.Pods {
+		here[pod.Node] = append(here[pod.Node], pod)
+	}
+	rows := [][]string{{"NODE", "AGENT", "BACKEND", "HOOKS", "PODS", "POD OF THE AGENT", "COMMIT", "WRITTEN", "LAST ERROR", "TROUBLE"}}
+	for _, n := range r.Nodes {
+		var backend, up, commit, written, failure string
+		if s := n.Status; s != nil {
+			backend, up, commit, written = s.Backend, hooks(n), printable.Short(s.Revision, 12), age(s.Time, r.Time)
+			if e := s.LastError; e != nil {
+				failure = fmt.Sprintf("%s ago: %s: %s", age(e.Time, r.Time), e.Pod, e.Message)
+			}
+		}
+		pods := byState(here[n.Name])
+		if n.Asking > 0 {
+			pods = fmt.Sprintf("%d asking", n.Asking)
+		}
+		trouble := strings.Join(slices.Concat(n.Trouble, n.Notes), "; ")
+		rows = append(rows, []string{n.Name, agentWord(n), backend, up, pods, n.Agent, commit, written, failure, trouble})
+	}
+	return p.narrow(rows, 5, 9)
+}
+
+func agentWord(n survey.Node) string {
+	switch {
+	case n.AgentUnknown:
+		return "?"
+	case n.Agent == "":
+		return "none"
+	case n.Status == nil:
+		return "unknown"
+	}
+	return n.Status.Version
+}
+
+func hooks(n survey.Node) string {
+	words := make([]string, 0, len(n.Status.Hook))
+	for _, e := range n.Status.Hook {
+		switch {
+		case e.Up:
+			words = append(words, e.Name)
+		case n.Settling:
+			words = append(words, e.Name+"(?)")
+		default:
+			words = append(words, e.Name+"(down)")
+		}
+	}
+	return strings.Join(words, ",")
+}
+
+// byState says how many pods are in each state.
+func byState(pods []survey.Pod) string {
+	count := map[survey.State]int{}
+	for _, pod := range pods {
+		count[pod.State]++
+	}
+	var words []string
+	for _, state := range slices.Sorted(maps.Keys(count)) {
+		words = append(words, fmt.Sprintf("%d %s", count[state], state))
+	}
+	return strings.Join(words, ", ")
+}
+
+func (p statusPrinter) pods(r survey.Report) [][]string {
+	rows := [][]string{{"NAMESPACE", "NAME", "NODE", "STATE", "HOOK", "AGE", "REPORTED", "BACKEND", "RULES", "MESSAGE"}}
+	for _, pod := range r.Pods {
+		rows = append(rows, []string{
+			pod.Namespace, pod.Name, pod.Node, string(pod.State), pod.Hook, age(pod.Created, r.Time),
+			age(pod.Reported, r.Time), pod.Backend, pod.SpecHash, printable.Joined(pod.Message, pod.Notes),
+		})
+	}
+	return p.narrow(rows, 6, 9)
+}
+
+// summary returns one line that says how many pods are in each state.
+func summary(r survey.Report) string {
+	where, more := "in namespace "+r.Namespace, "; -A shows all namespaces"
+	if r.Namespace == "" {
+		where, more = "in all namespaces", ""
+	}
+	if len(r.Pods) == 0 {
+		return "No pod " + where + " asks for redirection, or has a report of the agent" + more + "."
+	}
+	return printable.Count(len(r.Pods), "pod") + " " + where + ": " + byState(r.Pods) + "."
+}
