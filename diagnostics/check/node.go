@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"istio-pod-network-controller/internal/printable"
 )
 
@@ -190,7 +192,7 @@ func (g NodeGatherer) left(ctx context.Context) (l Left) {
 		case ctx.Err() != nil:
 			l.Faults = append(l.Faults, "network namespaces: "+ctx.Err().Error())
 			return l
-		case g.gone(at):
+		case err != nil && g.gone(at):
 		case err != nil:
 			l.Faults = append(l.Faults, at+": "+err.Error())
 		case has:
@@ -202,8 +204,9 @@ func (g NodeGatherer) left(ctx context.Context) (l Left) {
 
 // gone reports whether a file has gone, or a namespace's name has been unmounted and is an ordinary file.
 func (g NodeGatherer) gone(file string) bool {
-	_, err := os.Lstat(g.at(file))
-	return errors.Is(err, fs.ErrNotExist)
+	var on unix.Statfs_t
+	err := unix.Statfs(g.at(file), &on)
+	return errors.Is(err, fs.ErrNotExist) || err == nil && on.Type != unix.NSFS_MAGIC
 }
 
 // entries lists a directory, which need not be there, in the order of names.

@@ -19,7 +19,14 @@ func nodeRoot(t *testing.T, files map[string]string) string {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if text != "socket" {
+		switch text {
+		case "socket":
+		case "fault": // a namespace, which is not entered
+			if err := os.Symlink("/proc/self/ns/net", path); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		default:
 			if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 				t.Fatal(err)
 			}
@@ -41,8 +48,11 @@ func look(t *testing.T, root string, ordinary, tproxy error) *NodeFacts {
 		Probe: func(context.Context) (error, error) { return ordinary, tproxy },
 		Rules: func(_ context.Context, path string) (bool, error) {
 			raw, err := os.ReadFile(path)
-			if string(raw) == "fault" {
+			switch {
+			case err != nil:
 				err = errors.New("not entered")
+			case string(raw) == "unmounted":
+				err = errors.New("it is no network namespace")
 			}
 			return string(raw) == "rules", err
 		},
@@ -100,7 +110,8 @@ func TestNodeChecks(t *testing.T) {
 		"a command beside what is left": {change: func(f map[string]string) {
 			f["run/istio-pod-network-controller/shared/edge/lock"], f["proc/77/cmdline"] = "", "/istio-pod-network-controller\x00check\x00--node\x00"
 		}, check: "node-leftovers", level: Warn, want: "shared/edge"},
-		"a namespace that cannot be entered": {change: func(f map[string]string) { f["run/netns/cni-1"] = "fault" }, check: "node-leftovers", level: Warn, want: "cni-1: not entered"},
+		"a name whose namespace was unmounted": {change: func(f map[string]string) { f["run/netns/cni-1"] = "unmounted" }, check: "node-leftovers", level: OK, want: "nothing"},
+		"a namespace that cannot be entered":   {change: func(f map[string]string) { f["run/netns/cni-1"] = "fault" }, check: "node-leftovers", level: Warn, want: "cni-1: not entered"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			files := goodNode()

@@ -98,6 +98,9 @@ func (o *bugReportFlags) write(cmd *cobra.Command, r *bugreport.Report) error {
 		err = errors.Join(err, file.Sync())
 	}
 	if err != nil {
+		if name != "-" {
+			err = errors.Join(err, os.Remove(name)) // half a report would be in the way of the next one
+		}
 		return fmt.Errorf("--file: %w", err)
 	}
 	for _, line := range r.NotRead {

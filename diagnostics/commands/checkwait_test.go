@@ -11,8 +11,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"istio-pod-network-controller/diagnostics/check"
 	"istio-pod-network-controller/internal/cmdline"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 func TestCheck_wait_endsWhenNothingFails(t *testing.T) {
@@ -66,9 +69,11 @@ func deadlineOf(ctx context.Context) time.Time {
 	return at
 }
 
-func TestBugReport_archive_isWrittenOnce(t *testing.T) {
+// reportable returns the kubeconfig of a cluster with a pod.
+func reportable(t *testing.T) (kubeconfig string) {
+	t.Helper()
 	server := oneNode(reportedPod("cart", "Initialized", ""))
-	file := kubeconfigOf(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return kubeconfigOf(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/version" {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = w.Write([]byte(clusterVersion("36")["/version"]))
@@ -76,6 +81,30 @@ func TestBugReport_archive_isWrittenOnce(t *testing.T) {
 		}
 		server.ServeHTTP(w, r)
 	}))
+}
+
+// Half a report would be in the way of the next one.
+func TestBugReport_noRoom_leavesNoFile(t *testing.T) {
+	if os.Geteuid() != 0 {
+		kerneltest.SkipOrFail(t, "mounts need root; this is uid %d", os.Geteuid())
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=4k"); err != nil {
+		kerneltest.SkipOrFail(t, "mount tmpfs: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	if err := os.WriteFile(filepath.Join(dir, "full"), make([]byte, 4<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	to := filepath.Join(dir, "report.tar.gz")
+	code, _, errOut := call(t, "", "bugreport", "--kubeconfig", reportable(t), "--file", to)
+	if _, err := os.Stat(to); code != cmdline.ExitError || !strings.Contains(errOut, "no space left") || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("code %d, %q, file: %v", code, errOut, err)
+	}
+}
+
+func TestBugReport_archive_isWrittenOnce(t *testing.T) {
+	file := reportable(t)
 	to := filepath.Join(t.TempDir(), "report.tar.gz")
 	code, out, errOut := call(t, "", "bugreport", "--kubeconfig", file, "--file", to)
 	info, err := os.Stat(to)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"time"
@@ -94,7 +95,11 @@ func (f *flushing) Write(text []byte) (int, error) {
 // exec runs a command without input, and answers once it has ended.
 func (h handler) exec(_ context.Context, w http.ResponseWriter, r *http.Request, namespace, name string) error {
 	var command inspect.Command
-	if err := json.NewDecoder(io.LimitReader(r.Body, inspect.MaxCommand)).Decode(&command); err != nil || len(command.Args) == 0 {
+	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, inspect.MaxCommand)).Decode(&command)
+	if _, long := errors.AsType[*http.MaxBytesError](err); long {
+		return &inspect.Refusal{Code: http.StatusRequestEntityTooLarge, Message: fmt.Sprintf("the command is longer than %d bytes", inspect.MaxCommand)}
+	}
+	if err != nil || len(command.Args) == 0 {
 		return &inspect.Refusal{Code: http.StatusBadRequest, Message: "want a command"}
 	}
 	control := http.NewResponseController(w)

@@ -124,6 +124,16 @@ func TestProxyHandler_callerWithoutTheRight_learnsNothing(t *testing.T) {
 	}
 }
 
+// A command that is too long is refused in these words, and not run cut off.
+func TestProxyHandler_hugeCommand_isRefused(t *testing.T) {
+	proxies := &fakeProxies{}
+	_, at := servedProxies(t, proxies)
+	_, err := callerOfAgent(at, "dev").Exec(t.Context(), "shop", "cart", inspect.Command{Args: []string{"echo", strings.Repeat("x", inspect.MaxCommand)}})
+	if codeOf(t, err) != http.StatusRequestEntityTooLarge || !strings.Contains(err.Error(), "longer than 65536 bytes") || proxies.ran != nil {
+		t.Errorf("%v, ran %d arguments", err, len(proxies.ran))
+	}
+}
+
 // A log is followed for longer than other requests may take, line by line; an error after the first line is told, too.
 func TestProxyHandler_followedLog_goesOn(t *testing.T) {
 	proxies := &fakeProxies{lines: []string{"one\n"}, more: make(chan string), err: errors.New("rotated\naway")}
