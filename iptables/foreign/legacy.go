@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -67,9 +68,9 @@ func findLegacy() *podnet.ProgrammedByOthersError {
 		if err != nil {
 			continue
 		}
-		reached := t.reached()
+		reached := sync.OnceValue(t.reached)
 		for _, c := range chains() {
-			if c.table == t.name && reached[c.name] {
+			if c.table == t.name && reached()[c.name] {
 				return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: "chain " + c.name + " in the legacy table " + t.place()}
 			}
 		}

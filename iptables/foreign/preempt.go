@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -269,8 +270,8 @@ func (o Ours) legacyBefore(t legacyTable, err error) (found []base) {
 	if !ok {
 		return nil
 	}
-	reached := t.reached()
-	shared := len(o.jumps) > 0 && slices.ContainsFunc(iptables.RestoreChainNames(), func(name string) bool { return reached[name] })
+	reached := sync.OnceValue(t.reached)
+	shared := len(o.jumps) > 0 && slices.ContainsFunc(iptables.RestoreChainNames(), func(name string) bool { return reached()[name] })
 	rules := t.rulesOf(o.packets, o.chainsIn(t.place()))
 	for _, hook := range []uint32{hookPrerouting, hookInput, hookOutput} {
 		b := base{
