@@ -65,7 +65,7 @@ type Manager struct {
 	counts   counts
 }
 
-// Config is what a Manager needs.
+// Config connects a Manager with its node and its cluster.
 type Config struct {
 	Runtime Runtime
 	Images  Images

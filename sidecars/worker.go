@@ -82,8 +82,8 @@ func next(ctx context.Context, m *Manager) bool {
 // watchPause is the time until a proxy is watched again after the runtime could not name its process.
 const watchPause = 5 * time.Second
 
-// tellPause is the shortest time between two looks at what the runtime tells of a proxy whose process has ended. Later it is one part in tellPart
-// of the time since then, and probe.SilentPoll at most.
+// A runtime may list a proxy as running for a while after its process has ended. It is asked again after tellPause, later after one part in tellPart
+// of the time since the end, and at the latest after probe.SilentPoll.
 const (
 	tellPause = 20 * time.Millisecond
 	tellPart  = 2

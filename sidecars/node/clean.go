@@ -69,7 +69,7 @@ func (c Clean) print(out io.Writer, homes, shared, profiles []string, all bool) 
 	return err
 }
 
-// cleanRuntime is what Clean asks the runtime.
+// cleanRuntime answers Clean's questions about a node.
 type cleanRuntime interface {
 	Ready(ctx context.Context, sandbox string) (bool, error)
 	HasSharedProxy(ctx context.Context, profile string) (bool, error)

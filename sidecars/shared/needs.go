@@ -11,7 +11,7 @@ import (
 	"istio-pod-network-controller/sidecars"
 )
 
-// Config is what a Manager needs.
+// Config connects a Manager with its node and its cluster.
 type Config struct {
 	Cluster   sidecars.Cluster
 	Proxies   Proxies
