@@ -56,6 +56,7 @@ var rooms = []room{
 		dir: "iptables/kernel", own: "iptables iptables/foreign iptables/nftables iptables/routing iptables/xtables internal/netns internal/podnet internal/rawnetlink",
 		others: "golang.org/x/sys/unix",
 	},
+	{dir: "iptables/parking", own: "internal/netns internal/podnet iptables iptables/kernel", others: "golang.org/x/sys/unix"},
 	{dir: "runtime/cri", own: "internal/podnet", others: "google.golang.org/grpc k8s.io/cri-api"},
 	{dir: "runtime/docker", own: "internal/podnet", others: "github.com/containerd/errdefs github.com/moby/moby"}, // errdefs has the client's classes of errors
 	{
@@ -122,7 +123,7 @@ var rooms = []room{
 	{
 		floor: "wiring", dir: "agent", others: "github.com/containerd github.com/fsnotify github.com/go-logr github.com/moby github.com/prometheus golang.org/x google.golang.org k8s.io sigs.k8s.io",
 		own: "api/v1alpha1 controllers diagnostics/inspect diagnostics/inspectserver internal/agentstatus internal/apiauth internal/intent internal/jitter internal/netns internal/outage internal/podnet " +
-			"internal/selfreport internal/serving internal/sidecar iptables iptables/kernel runtime/cni runtime/cni/install runtime/cri runtime/docker runtime/nri sidecars/node",
+			"internal/selfreport internal/serving internal/sidecar iptables iptables/kernel iptables/parking runtime/cni runtime/cni/install runtime/cri runtime/docker runtime/nri sidecars/node",
 	},
 	{
 		dir: "agent/cli", others: "*",

@@ -283,6 +283,8 @@ func (oneProxy) Managed(context.Context, podnet.Sandbox, string, *corev1.Pod, *c
 	return &intent.ManagedProxy{Profile: "edge", Owner: intent.Owner{UID: 1337, GID: 1337}, OutboundPort: 15001, InboundPort: 15006}
 }
 
+func (oneProxy) Ready(podnet.Sandbox) (ready, known bool) { return true, true }
+
 func (oneProxy) Follow(podnet.Sandbox, controllers.Hook, string) {}
 
 // flakyPods fails once.

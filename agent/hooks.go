@@ -36,6 +36,15 @@ func (e ensurer) Ensure(ctx context.Context, s podnet.Sandbox) (asked bool, err 
 	return result != controllers.Skipped, err
 }
 
+// creating has connections wait for the pod's proxy once its container is made.
+func (e ensurer) creating(ctx context.Context, s podnet.Sandbox, container string) error {
+	core, err := e.core.get()
+	if err != nil {
+		return err
+	}
+	return core.programmer.Creating(ctx, s, container)
+}
+
 // hostNetwork reports whether the pod is on the host's network, according to the API server. known is false if the pod was not found.
 func (e ensurer) hostNetwork(ctx context.Context, s podnet.Sandbox) (hostNetwork, known bool) {
 	core, err := e.core.get()
@@ -91,6 +100,7 @@ func (a *agent) newNRI() ([]runnable, error) {
 	a.collectors = append(a.collectors, counters...)
 	n, err := nri.New(nri.Config{
 		Socket: a.NRI.Socket, Name: a.NRI.Name, Index: a.NRI.Index, Handler: e, Required: a.NRI.Mode == NRIRequired, FailOpen: a.FailOpen,
+		Creating:       e.creating,
 		PassNamespaces: a.passNamespaces(), IsHost: guard.IsHost, HostNetwork: e.hostNetwork, Stopped: stopped,
 		Observe: observe,
 	})

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -17,6 +18,7 @@ import (
 	"istio-pod-network-controller/diagnostics/inspectserver"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/iptables/parking"
 	"istio-pod-network-controller/runtime/cri"
 	"istio-pod-network-controller/runtime/nri"
 	"istio-pod-network-controller/sidecars/node"
@@ -42,7 +44,27 @@ func addProxies(a *agent, mgr manager.Manager, pods controllers.Reader, event fu
 		Node: a.NodeName, AgentNamespace: a.Intent.AgentNamespace, Pod: a.PodName, Runtime: finder.Connection(), Namespaces: a.backends.Namespaces, Pods: pods, Event: event,
 		Root: a.SidecarRoot, SharedRoot: a.SharedRoot, Profiles: a.SidecarProfiles, Secrets: a.SidecarSecrets, TokenAudiences: a.SidecarTokenAudiences,
 	})
-	return added, added.Join, err
+	if err != nil {
+		return nil, nil, err
+	}
+	lot := parking.New(a.backends.Namespaces)
+	join = func(p *controllers.Programmer) {
+		added.Join(p)
+		p.Parking = lot
+	}
+	return added, join, registerParked(a.metrics, lot)
+}
+
+// registerParked counts the connections that were parked.
+func registerParked(r prometheus.Registerer, lot *parking.Lot) error {
+	return errors.Join(
+		r.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: controllers.MetricPrefix + "parked_connections_total", Help: "Connections that were open before the managed proxy listened, and were handed over to it.",
+		}, func() float64 { return float64(lot.Counts().HandedOver) })),
+		r.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: controllers.MetricPrefix + "parked_connections_reset_total", Help: "Connections that were open before the managed proxy listened, and were reset as it has not come in time.",
+		}, func() float64 { return float64(lot.Counts().Reset) })),
+	)
 }
 
 // newProxyAccess returns what reaches the node's proxies, or nil if the agent runs none.

@@ -119,15 +119,16 @@ func (p *Programmer) program(ctx context.Context, v visit) outcome {
 		v.wrong = err
 		return p.refuse(ctx, v)
 	}
+	h, late := p.holdOf(ctx, v)
 	inTurn, end, err := v.begin(ctx)
 	if err != nil {
 		return p.fail(ctx, v, fmt.Errorf("apply rules: %w", err))
 	}
 	defer end()
-	next, changed := Entry{Sandbox: v.sandbox, State: Programmed, compiled: want}, false
-	if known, _ := p.Ledger.Of(v.sandbox.UID); known.State == Programmed && left(v, known, want, p.schedule(), p.BackendName) {
+	next, changed := Entry{Sandbox: v.sandbox, State: Programmed, compiled: want, hold: h}, false
+	if known, _ := p.Ledger.Of(v.sandbox.UID); known.State == Programmed && left(v, known, want, h, p.schedule(), p.BackendName) {
 		next.Findings, next.checked = known.Findings, known.checked
-	} else if next.Findings, changed, err = p.apply(inTurn, v, want); err != nil {
+	} else if next.Findings, changed, err = p.apply(inTurn, v, want, h); err != nil {
 		end()
 		if others, ok := errors.AsType[*podnet.ProgrammedByOthersError](err); ok {
 			return leftToOthers(v, others)
@@ -139,6 +140,10 @@ func (p *Programmer) program(ctx context.Context, v visit) outcome {
 		p.Reporter.Event(v.sandbox, podreport.ReasonListening, news)
 	}
 	next.Findings = unheard(inTurn, p.Listeners, v, next.Findings)
+	p.park(inTurn, v, h)
+	if late != "" {
+		p.Reporter.Event(v.sandbox, podreport.ReasonProxyLate, late)
+	}
 	if p.Ledger.Put(next) {
 		led(p.Proxies, v.sandbox, v.intent.LeadsTo)
 		p.report(programmed(v, want, next.Findings, proxyReady(p.Proxies, v), "traffic is redirected"))
@@ -182,6 +187,7 @@ func (p *Programmer) remove(ctx context.Context, v visit) outcome {
 		end()
 		return p.fail(ctx, v, fmt.Errorf("remove rules: %w", err))
 	}
+	p.leave(v.sandbox.ID)
 	led(p.Proxies, v.sandbox, nil)
 	follow(p.Proxies, v, "")
 	before, known := p.Ledger.Of(v.sandbox.UID)

@@ -34,7 +34,7 @@ func TestEnsure_kernelDoesNotSayWhatIsPresent_endsWithinTheLimit(t *testing.T) {
 				b.Backend = silentKernel{b.backend}
 				change(b)
 				began := time.Now()
-				_, _ = b.Programmer.ensure(t.Context(), Watch, b.sandbox, kernelLimit)
+				_, _ = b.Programmer.ensure(t.Context(), Watch, b.sandbox, kernelLimit, "")
 				if took := time.Since(began); took != kernelLimit {
 					t.Errorf("it took %s", took)
 				}

@@ -14,6 +14,8 @@ import (
 type compiled struct {
 	spec  iptables.Spec
 	rules iptables.Ruleset
+	// holding are the rules that have new connections wait for the proxy.
+	holding iptables.Ruleset
 	// hash is of the Spec and of its rules: another version of the agent may have other rules for it.
 	hash string
 }
@@ -43,9 +45,21 @@ func (c *compiler) compile(spec iptables.Spec) (*compiled, error) {
 	if c.done == nil || len(c.done) >= maxCompiled {
 		c.done = map[string]weak.Pointer[compiled]{}
 	}
-	out := &compiled{spec: spec, rules: rules, hash: hashOf(key, rules)}
+	holding, err := iptables.HoldingRules(spec)
+	if err != nil {
+		return nil, err
+	}
+	out := &compiled{spec: spec, rules: rules, holding: holding, hash: hashOf(key, rules)}
 	c.done[key] = weak.Make(out)
 	return out, nil
+}
+
+// ruleset returns the rules for a hold. Its hash is the same for all: rules that hold come and go while a pod runs.
+func (c *compiled) ruleset(h hold) *iptables.Ruleset {
+	if h.on {
+		return &c.holding
+	}
+	return &c.rules
 }
 
 // hashOf returns 16 hexadecimal digits.

@@ -37,7 +37,10 @@ func (s schedule) isDue(e Entry) bool {
 // wait returns how long it is until a pod of the ledger is due; 0 means that it is not, until it changes.
 func (s schedule) wait(e Entry, ok bool) time.Duration {
 	at, now := s.due(e), time.Now()
+	held := e.hold.again(now)
 	switch {
+	case ok && held > 0 && (at.IsZero() || now.Add(held).Before(at)):
+		return held
 	case !ok || !e.Retry && at.IsZero():
 		return 0
 	case e.Retry || !at.After(now): // the last check could not be finished

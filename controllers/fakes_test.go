@@ -245,6 +245,7 @@ func newBench(t testing.TB) *bench {
 		Config:  intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults(), UnsupportedHandlers: []string{"kata*"}},
 		Backend: b.backend, BackendName: "fake", Namespaces: b.backend, Finder: b.finder, Pods: b.pods, Reporter: b.reporter, Ledger: ledger, Metrics: metrics,
 	}
+	b.Config.Defaults["hold-seconds"] = "0" // see holding
 	return b
 }
 

@@ -28,6 +28,7 @@ type Entry struct {
 	// compiled has the rules that were last in force in the sandbox; nil if the agent knows of none.
 	compiled *compiled
 	Findings
+	hold hold
 	// Retry means that the last visit did not learn how the pod is. It is visited again soon.
 	Retry bool
 	// checked is when the pod was visited last, unless that visit was left to the next check.

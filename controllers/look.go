@@ -97,10 +97,10 @@ func (p *Programmer) look(ctx context.Context, v visit) (out Looked, err error) 
 			out.Invalid = err
 			return out, nil //nolint:nilerr // it is part of the answer
 		}
-		out.Want = &want.rules
+		out.Want = want.ruleset(heldNow(out.Entry, v.sandbox))
 	case out.Invalid == nil && out.Intent.Removes():
 	case known != nil:
-		out.Want, out.Kept = &known.rules, true
+		out.Want, out.Kept = known.ruleset(out.Entry.hold), true
 	default:
 		out.Unknown = true
 	}

@@ -42,6 +42,7 @@ func NewMetrics(r prometheus.Registerer, ledger *Ledger) (*Metrics, error) {
 	collectors := []prometheus.Collector{
 		m.ensures, m.durations, m.drift, m.failures,
 		countPods(MetricPrefix+"contended_pods", "Pods whose rules somebody keeps changing.", nil, ledger, func(e Entry) bool { return e.contention.contended() }),
+		countPods(MetricPrefix+"held_pods", "Pods whose new connections wait for a proxy that does not listen.", nil, ledger, func(e Entry) bool { return e.hold.waits() }),
 		countPods(MetricPrefix+"preempted_pods", "Pods in which rules of another program decide before ours.", nil, ledger, func(e Entry) bool { return e.Preempted != "" }),
 	}
 	for _, state := range []State{Programmed, Removed, FailedPod, InvalidPod, ByOthers} {

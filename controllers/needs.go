@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -72,6 +73,17 @@ type Announcers []func() bool
 // announce reports whether some hook announces every new sandbox at present.
 func (a Announcers) announce() bool {
 	return slices.ContainsFunc(a, func(announces func() bool) bool { return announces() })
+}
+
+// Parking takes the connections of sandboxes whose proxy does not listen, and hands them over once it does. Each call works within the pod's turn. proxy
+// is a name of all proxies that listen alike.
+type Parking interface {
+	// Learn looks at how the sandbox's proxy listens.
+	Learn(ctx context.Context, s podnet.Sandbox, proxy string, spec iptables.Spec) error
+	// Park takes connections until the proxy listens, and until a time at most.
+	Park(ctx context.Context, s podnet.Sandbox, proxy string, spec iptables.Spec, until time.Time) error
+	// Leave resets what waits in a sandbox.
+	Leave(sandboxID string)
 }
 
 // Listeners reads the listening TCP sockets of a pod.

@@ -12,6 +12,7 @@
 //	apply.go          gives rules to the backend, and names what differed
 //	left.go           what is left to the next check
 //	listening.go      who listens in the pod
+//	hold.go           connections that wait for their proxy
 //	proxies.go        proxies that the agent runs
 //	visit.go          values: a visit, and how it ends
 //	programmer.go     what the core is given, and remembers
@@ -165,9 +166,9 @@ func (w *PodWatch) visit(ctx context.Context, pod *corev1.Pod, by Hook, limit ti
 	ctx, cancel := context.WithTimeout(ctx, ensureTimeout)
 	defer cancel()
 	s := podnet.Sandbox{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}
-	_, err := w.Programmer.ensure(ctx, by, s, limit)
+	_, err := w.Programmer.ensure(ctx, by, s, limit, "")
 	if by == Verify && errors.Is(err, podnet.ErrGone) { // the next sandbox may run already; changes that came before were left to this check
-		_, err = w.Programmer.ensure(ctx, by, s, limit)
+		_, err = w.Programmer.ensure(ctx, by, s, limit, "")
 	}
 	return err
 }

@@ -40,6 +40,8 @@ type Programmer struct {
 	RequireProxies bool
 	// Contact is nil if it is not known whether Pods are behind.
 	Contact *outage.Contact
+	// Parking is nil if connections wait for proxies by their clients' retransmissions alone.
+	Parking Parking
 	// Listeners is nil if reports name no listening ports.
 	Listeners Listeners
 
@@ -65,10 +67,23 @@ func (p *Programmer) schedule() schedule {
 }
 
 // Forget drops a sandbox that is gone; its rules went with its namespace.
-func (p *Programmer) Forget(sandboxID string) { p.Ledger.Forget(sandboxID) }
+func (p *Programmer) Forget(sandboxID string) {
+	p.Ledger.Forget(sandboxID)
+	p.leave(sandboxID)
+}
+
+// leave has no connection of a sandbox wait any more.
+func (p *Programmer) leave(sandboxID string) {
+	if p.Parking != nil {
+		p.Parking.Leave(sandboxID)
+	}
+}
 
 // forgetPod drops everything that is remembered of a deleted pod.
 func (p *Programmer) forgetPod(uid string) {
+	if known, ok := p.Ledger.Of(uid); ok {
+		p.leave(known.Sandbox.ID)
+	}
 	p.Ledger.ForgetPod(uid)
 	p.Reporter.Forget(uid)
 	if p.Proxies != nil {

@@ -16,6 +16,7 @@ type visit struct {
 	by      Hook
 	limit   time.Duration // of a piece of work in the kernel
 	turn    *ticket
+	creates string         // the container that the runtime is about to make, or ""
 	sandbox podnet.Sandbox // as the hook knows it; with path and identity after locator.find
 	pod     *corev1.Pod
 	ns      *corev1.Namespace

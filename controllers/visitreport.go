@@ -78,6 +78,6 @@ func retry(s podnet.Sandbox) func(*Ledger) { return func(l *Ledger) { l.Mark(s, 
 // keeps notes a pod that keeps the rules that the ledger knows.
 func keeps(s podnet.Sandbox, known Entry) func(*Ledger) {
 	return func(l *Ledger) {
-		l.Put(Entry{Sandbox: s, State: Programmed, compiled: known.compiled, Findings: known.Findings})
+		l.Put(Entry{Sandbox: s, State: Programmed, compiled: known.compiled, Findings: known.Findings, hold: heldNow(known, s)})
 	}
 }

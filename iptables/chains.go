@@ -36,6 +36,7 @@ const (
 	chainReusedIn   = "inbound-reused"
 	chainDNSOut     = "dns-zones-outbound"
 	chainDNSIn      = "dns-zones-inbound"
+	chainHold       = "hold"
 	chainLostOut    = "outbound-lost" // the last five have no hook
 	chainLostIn     = "inbound-lost"
 	chainMarkLo     = "outbound-mark-lo"

@@ -21,7 +21,7 @@ func RestoreChainNames() []string {
 
 // CapturesNothing reports whether the chain with a name in iptables captures nothing: see reused.
 func CapturesNothing(chain string) bool {
-	return slices.ContainsFunc([]string{chainReusedIn, chainReusedOut, chainLostIn, chainLostOut}, func(name string) bool {
+	return slices.ContainsFunc([]string{chainReusedIn, chainReusedOut, chainLostIn, chainLostOut, chainHold}, func(name string) bool {
 		return Chain{Name: name}.restoreName() == chain
 	})
 }
@@ -65,7 +65,7 @@ func writeTable(b *strings.Builder, table string, chains []restoreChain) {
 	for _, c := range chains {
 		fmt.Fprintf(b, ":%s - [0:0]\n", c.name)
 	}
-	for _, hook := range []Hook{Prerouting, Output} {
+	for _, hook := range []Hook{Prerouting, Input, Output} {
 		position := 0
 		for _, c := range chains {
 			if c.hook == hook {

@@ -66,6 +66,7 @@ const (
 	Route      ChainType = "route"
 	Output     Hook      = "output"
 	Prerouting Hook      = "prerouting"
+	Input      Hook      = "input"
 )
 
 // Rule applies Action to packets that meet all of Conds. Counter is what the kernel has counted; rules are compared without

@@ -16,6 +16,7 @@
 //	hash.go          a Ruleset's hash
 //	sets.go          its sets
 //	reused.go        connections that conntrack has lost
+//	hold.go          connections that are earlier than their proxy
 //	spec.go          a Spec, and whether it is valid
 //	directipv6.go    rules without IPv6
 //	chains.go        names, priorities, and how a chain is written

@@ -282,6 +282,7 @@ func ChainTitle(name string) string {
 		chainMarkLo:    "packets inside the pod, before they are routed",
 		chainDNSOut:    "packets that the pod sends, before connection tracking",
 		chainLookups:   "lookups and answers that the pod sends",
+		chainHold:      "connections to the proxy's ports",
 		chainDNSIn:     "lookups of virtual machines behind the pod",
 	}
 	for ours, title := range titles {

@@ -98,7 +98,7 @@ type Asker interface {
 	Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, epoch uint32, q probe.Question) error
 	// Serves returns nil if an epoch's Envoy has taken over, as it says on a socket of its own.
 	Serves(ctx context.Context, s podnet.Sandbox, epoch uint32) error
-	// Listens returns ErrNobodyListens if connections to the profile's outbound port are refused.
+	// Listens returns ErrNobodyListens if no process listens on the profile's outbound port.
 	Listens(ctx context.Context, s podnet.Sandbox, p *profile.Version) error
 	// Close has Istio's Envoy with an admin port close its listeners, and tell its clients to connect anew.
 	Close(ctx context.Context, s podnet.Sandbox, adminPort int32) error

@@ -16,40 +16,49 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// wanted computes the rules that the pod of the flags asks for. If it does not ask for any, the error says why.
-func (o *rulesOptions) wanted(cmd *cobra.Command) (iptables.Ruleset, error) {
+// spec computes what the pod of the flags asks for. If it does not ask for any, the error says why.
+func (o *rulesOptions) spec(cmd *cobra.Command) (iptables.Spec, error) {
 	if err := o.IntentFlags.Validate(); err != nil {
-		return iptables.Ruleset{}, err
+		return iptables.Spec{}, err
 	}
 	if o.pod == "" {
 		err := errors.New("--pod: required")
 		if o.netns == "" && !o.dryRun {
 			err = errors.Join(errNoNetNS, err)
 		}
-		return iptables.Ruleset{}, err
+		return iptables.Spec{}, err
 	}
 	var pod corev1.Pod
 	if err := readManifest(cmd.InOrStdin(), o.pod, "Pod", &pod); err != nil {
-		return iptables.Ruleset{}, fmt.Errorf("--pod: %w", err)
+		return iptables.Spec{}, fmt.Errorf("--pod: %w", err)
 	}
 	var ns *corev1.Namespace
 	if o.namespace != "" {
 		ns = &corev1.Namespace{}
 		if err := readManifest(cmd.InOrStdin(), o.namespace, "Namespace", ns); err != nil {
-			return iptables.Ruleset{}, fmt.Errorf("--namespace: %w", err)
+			return iptables.Spec{}, fmt.Errorf("--namespace: %w", err)
 		}
 		if pod.Namespace != "" && ns.Name != pod.Namespace {
-			return iptables.Ruleset{}, fmt.Errorf("--namespace: %s is namespace %q, the pod belongs to %q", o.namespace, ns.Name, pod.Namespace)
+			return iptables.Spec{}, fmt.Errorf("--namespace: %s is namespace %q, the pod belongs to %q", o.namespace, ns.Name, pod.Namespace)
 		}
 	}
 	in, err := intent.Of(&pod, ns, o.Config)
 	if err != nil {
-		return iptables.Ruleset{}, err
+		return iptables.Spec{}, err
 	}
 	if !in.Redirect {
-		return iptables.Ruleset{}, fmt.Errorf("pod %q is not redirected: %s", pod.Name, in.Reason)
+		return iptables.Spec{}, fmt.Errorf("pod %q is not redirected: %s", pod.Name, in.Reason)
 	}
-	return iptables.Rules(in.Spec)
+	return in.Spec, nil
+}
+
+// wanted returns the rules of the spec.
+func (o *rulesOptions) wanted(cmd *cobra.Command) (iptables.Ruleset, error) {
+	spec, err := o.spec(cmd)
+	if err != nil {
+		return iptables.Ruleset{}, err
+	}
+	return iptables.Rules(spec)
 }
 
 // readManifest reads one object of a kind from a file, or from in for "-".

@@ -88,7 +88,7 @@ func newVerify(o *rulesOptions) *cobra.Command {
 	return &cobra.Command{
 		Use: "verify", Short: "Compare what the namespace holds with what the pod asks for", Args: cmdline.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			want, err := o.wanted(cmd)
+			spec, err := o.spec(cmd)
 			if err != nil {
 				return err
 			}
@@ -96,7 +96,7 @@ func newVerify(o *rulesOptions) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			found, err := b.Look(cmd.Context(), o.place(), &want)
+			found, err := look(cmd.Context(), b, o.place(), spec)
 			if err != nil {
 				return err
 			}
@@ -112,6 +112,24 @@ func newVerify(o *rulesOptions) *cobra.Command {
 			return nil
 		},
 	}
+}
+
+// look compares what a namespace holds with what a Spec asks for. The rules may hold connections, or not: both are what it asks for, at its time.
+func look(ctx context.Context, b kernel.Backend, at podnet.Place, spec iptables.Spec) (found kernel.Held, err error) {
+	want, err := iptables.Rules(spec)
+	if err != nil {
+		return found, err
+	}
+	if found, err = b.Look(ctx, at, &want); err != nil {
+		return found, err
+	}
+	if _, holds := iptables.HeldPackets(found.Lines); !holds {
+		return found, nil
+	}
+	if want, err = iptables.HoldingRules(spec); err != nil {
+		return found, err
+	}
+	return b.Look(ctx, at, &want)
 }
 
 // printPreempting prints foreign chains that see packets before our rules.

@@ -169,6 +169,11 @@ type Network struct {
 	// namespace comes first.
 	// +kubebuilder:validation:Enum=all;listening
 	InboundPorts string `json:"inboundPorts,omitempty"`
+	// HoldSeconds is how long new connections wait for a proxy that does not listen; 0: they are refused. The default is the agent's flag
+	// --hold-seconds. An annotation of the pod or its namespace comes first.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=600
+	HoldSeconds *int32 `json:"holdSeconds,omitempty"`
 	// ExcludeInboundPorts are not redirected: the proxy's own ports that others call, such as health and metrics.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:Minimum=1

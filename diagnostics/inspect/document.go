@@ -78,7 +78,9 @@ type Programmed struct {
 	Backend    string           `json:"backend,omitempty"`
 	Rules      []iptables.Line  `json:"rules"`
 	LastRepair podreport.Repair `json:"lastRepair,omitzero"`
-	// Unheard are the proxy's ports to which the rules lead and on which nobody listens: connections are refused.
+	// Held is how many packets that open connections were dropped so that they wait for the proxy; nil if the rules refuse such connections.
+	Held *uint64 `json:"held,omitempty"`
+	// Unheard are the proxy's ports to which the rules lead and on which nobody listens.
 	Unheard []uint16 `json:"unheard,omitempty"`
 }
 

@@ -58,7 +58,7 @@ func (d Document) preempted() bool {
 	return len(d.Others.Preempting) > 0 && !accepted
 }
 
-// adviseProxy is about a pod that has chosen a ProxyProfile. Without a ready proxy its connections are refused.
+// adviseProxy is about a pod that has chosen a ProxyProfile. Without a ready proxy its connections wait, or are refused.
 func (d Document) adviseProxy() []string {
 	namespace, name, _ := strings.Cut(d.Pod, "/")
 	switch {
@@ -70,7 +70,7 @@ func (d Document) adviseProxy() []string {
 	case !d.Agent.RunsProxies && !d.Asked.Expected: // otherwise the reason has been given
 		return []string{"the pod's namespace chooses the ProxyProfile " + d.Asked.Profile + " and the agent runs no proxies: switch sidecars.enabled on, or take the annotation away"}
 	case d.Reported.Reason == podreport.ReasonProxyNotReady:
-		return []string{"the rules lead to a proxy that is not ready, so the pod's connections are refused: `kubectl -n " + namespace + " get managedproxies " + name + " -o yaml` says why, and what to do"}
+		return []string{"the rules lead to a proxy that is not ready, so the pod's connections " + d.Programmed.becomes() + ": `kubectl -n " + namespace + " get managedproxies " + name + " -o yaml` says why, and what to do"}
 	}
 	return nil
 }
@@ -81,13 +81,21 @@ func (d Document) lacksProxy() bool {
 	return d.Asked.Profile != "" && (off || d.Reported.Reason == podreport.ReasonProxyNotReady || d.Reported.Reason == podreport.ReasonProxyRefused)
 }
 
-// nobodyListens says that connections are refused, as the report on the pod does.
+// becomes says what becomes of connections while nobody listens.
+func (p Programmed) becomes() string {
+	if p.Held != nil {
+		return "wait"
+	}
+	return "are refused"
+}
+
+// nobodyListens says what becomes of connections, as the report on the pod does.
 func (p Programmed) nobodyListens() string {
 	ports := make([]string, len(p.Unheard))
 	for i, port := range p.Unheard {
 		ports[i] = strconv.Itoa(int(port))
 	}
-	return podreport.NobodyListens + strings.Join(ports, " and ") + ": connections are refused"
+	return podreport.NobodyListens + strings.Join(ports, " and ") + ": connections " + p.becomes()
 }
 
 func (d Document) adviseDifference() []string {

@@ -108,6 +108,9 @@ func (p *printer) programmed(s Programmed) {
 		p.line("")
 		p.line("  rules that have seen no packet: %d (-o wide shows them)", hidden)
 	}
+	if s.Held != nil {
+		p.line("  held: %d packets of connections that wait for the proxy, or have waited", *s.Held)
+	}
 	if s.LastRepair != (podreport.Repair{}) {
 		p.line("  last repair: %s (%s)", s.LastRepair.Time, s.LastRepair.Kinds)
 	}

@@ -147,6 +147,9 @@ func (l *Looker) describe(ctx context.Context, looked controllers.Looked) inspec
 	if found.Others != nil {
 		doc.Others.Owner, doc.Others.Found = found.Others.Owner, found.Others.Found
 	}
+	if held, holds := iptables.HeldPackets(found.Lines); holds {
+		doc.Programmed.Held = &held
+	}
 	doc.Asked.Notes = slices.Concat(doc.Asked.Notes, found.Hints)
 	doc.Agreement = agreement(looked, found, err)
 	if looked.Intent.Redirect && found.Backend != "" {

@@ -41,6 +41,7 @@ func (f *IntentFlags) Add(fs *pflag.FlagSet) {
 		{"envoy-port", "port on which the proxy takes outbound traffic"},
 		{"envoy-inbound-port", "port on which the proxy takes inbound traffic"},
 		{"ipv6", "capture, or direct to leave IPv6 alone where proxies have no listeners for it"},
+		{"hold-seconds", "seconds that new connections wait for a proxy that does not listen, 0 for none"},
 		{"envoy-tunnel-port", "port of the proxy's tunnel (HBONE), never redirected"},
 	} {
 		f.defaults[s[0]] = fs.String(s[0], intent.StandardDefaults()[s[0]], s[1]+"; pods may say otherwise")

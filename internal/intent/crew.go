@@ -212,6 +212,15 @@ func BeforeProxy(pod *corev1.Pod, s iptables.Spec) (names []string) {
 	return names
 }
 
+// IsProxyCreated reports whether the runtime says that the proxy's container was made. If no container has its name, any regular one counts: all init
+// containers have ended before it.
+func IsProxyCreated(pod *corev1.Pod) bool {
+	if findContainer(pod, ProxyContainer) != nil {
+		return seenAs(ProxyContainer, pod.Status.InitContainerStatuses) != nil || seenAs(ProxyContainer, pod.Status.ContainerStatuses) != nil
+	}
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.User != nil && s.User.Linux != nil })
+}
+
 // beforeProxy returns a note about what BeforeProxy returns, or "".
 func beforeProxy(pod *corev1.Pod, s iptables.Spec) string {
 	names := BeforeProxy(pod, s)

@@ -15,7 +15,7 @@ func StandardDefaults() Defaults {
 		settingMode: string(iptables.ModeRedirect), settingOutboundPort: "15001", settingInboundPort: "15006", settingTunnelPort: "15008",
 		settingIncludeCIDRs: "*", settingExcludeCIDRs: "", settingIncludeInbound: "*", settingExcludeInbound: "15020",
 		settingIncludeOutbound: "", settingExcludeOutbound: "15020", settingIPv6: ipv6Capture, settingInboundPorts: inboundAll,
-		SettingForeignRules: ForeignRulesFail,
+		SettingForeignRules: ForeignRulesFail, settingHoldSeconds: "30",
 	}
 }
 
@@ -23,6 +23,7 @@ func StandardDefaults() Defaults {
 func (d Defaults) Validate() error {
 	r := reader{defaults: d}
 	r.foreignRules()
+	r.hold()
 	if s := r.spec(); len(r.errs) == 0 {
 		return r.checkable(s)
 	}

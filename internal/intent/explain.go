@@ -23,7 +23,8 @@ type Explanation struct {
 	Intent
 	// AskedBy says what asks for redirection, or refuses it; "" if nothing does.
 	AskedBy string
-	// Settings are the Spec's settings, and what becomes of the pod beside foreign rules, if the pod is redirected.
+	// Settings are the Spec's settings, how long connections wait for the proxy, and what becomes of the pod beside foreign rules, if the pod is
+	// redirected.
 	Settings []Setting
 }
 
@@ -33,7 +34,7 @@ func Explain(pod *corev1.Pod, ns *corev1.Namespace, c Config) (Explanation, erro
 	in, err := c.of(pod, ns, from)
 	out := Explanation{Intent: in, AskedBy: c.askedBy(pod, ns, in.Managed)}
 	if in.Redirect {
-		out.Settings = append(settingsOf(in.Spec, from), foreignSetting(ns, c.Defaults, from))
+		out.Settings = append(settingsOf(in.Spec, from), holdSetting(in.Hold, from), foreignSetting(ns, c.Defaults, from))
 	}
 	return out, err
 }

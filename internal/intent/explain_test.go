@@ -292,7 +292,8 @@ func rebuild(t *testing.T, settings []Setting) (s iptables.Spec) {
 		settingExcludeInterfaces: func(v string) (err error) { s.ExcludeInterfaces, err = interfaceList("", v); return err },
 		settingReroute:           func(v string) (err error) { s.RerouteInterfaces, err = interfaceList("", v); return err },
 		settingDropInvalid:       func(v string) (err error) { s.DropInvalid, err = strconv.ParseBool(v); return err },
-		SettingForeignRules:      func(string) error { return nil }, // no part of the Spec
+		settingHoldSeconds:       func(string) error { return nil }, // no part of the Spec
+		SettingForeignRules:      func(string) error { return nil }, // nor is this
 	}
 	for _, one := range settings {
 		must(set[one.Name](one.Value))

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"path"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -38,6 +39,8 @@ type Intent struct {
 	// Asked reports whether the pod's owner expects redirection and gets the Reason as a report: see expectsRedirection.
 	Asked bool
 	Spec  iptables.Spec
+	// Hold is how long new connections wait for a proxy that does not listen; 0: they are refused.
+	Hold time.Duration
 	// Managed reports whether the agent runs the pod's proxy. Refused says why it does not although the pod has chosen a profile.
 	// Profile is the pod's chosen profile. LeadsTo is the proxy that the rules lead to: of another profile if the pod keeps its proxy. Later reports
 	// whether they do only once it is ready.
@@ -123,7 +126,7 @@ func (c Config) of(pod *corev1.Pod, ns *corev1.Namespace, from sources) (Intent,
 	if err != nil {
 		return Intent{Asked: out.Asked}, err
 	}
-	out.Redirect, out.Notes = true, r.notes
+	out.Redirect, out.Hold, out.Notes = true, r.holds, r.notes
 	return out, nil
 }
 

@@ -30,6 +30,8 @@ type ManagedProxy struct {
 	ExcludeInboundPorts []uint16 `json:"excludeInboundPorts,omitempty"`
 	// InboundPorts is the profile's value for pods without the annotation KeyInboundPorts, or "".
 	InboundPorts string `json:"inboundPorts,omitempty"`
+	// HoldSeconds is the profile's value for pods without the annotation KeyHoldSeconds, or nil.
+	HoldSeconds *uint32 `json:"holdSeconds,omitempty"`
 	// Transparent captures inbound connections with TPROXY.
 	Transparent bool `json:"transparent,omitempty"`
 	// Beside own the sockets of the pod's other proxies: a former proxy that finishes its connections, or the next one before its start.
@@ -135,6 +137,6 @@ func (c Config) ofManaged(pod *corev1.Pod, ns *corev1.Namespace, managed *Manage
 	if out.Spec, err = r.specOf(pod, c, managed); err != nil {
 		return Intent{Asked: true}, err
 	}
-	out.Redirect, out.Notes = true, r.notes
+	out.Redirect, out.Hold, out.Notes = true, r.holds, r.notes
 	return out, nil
 }

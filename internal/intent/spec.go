@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -42,6 +43,7 @@ func (r *reader) specOf(pod *corev1.Pod, c Config, managed *ManagedProxy) (iptab
 	}
 	r.note("%s", crewOf(pod).debugger(pod, s.ProxyUID, s.ProxyGID))
 	r.ownKeys(&s)
+	r.holds = r.hold()
 	r.interfaces(&s)
 	r.proxyEnv(pod, &s)
 	if managed != nil {
@@ -69,7 +71,8 @@ type reader struct {
 	defaults      Defaults
 	profile       *ManagedProxy // the proxy that the agent runs for the pod, or nil
 	profileName   string
-	asIstio       bool // ignore what Istio's CNI plugin ignores, and add a note
+	holds         time.Duration // how long new connections wait for the proxy, which is no part of the Spec
+	asIstio       bool          // ignore what Istio's CNI plugin ignores, and add a note
 	from          sources
 	errs          []error
 	notes         []string

@@ -81,6 +81,8 @@ const (
 	ReasonRulesPreempted = "RulesPreempted"
 	// ReasonRulesRepaired is the reason of the event for each repair of rules that somebody else had changed.
 	ReasonRulesRepaired = "RulesRepaired"
+	// ReasonProxyLate is the reason of the event for connections that have waited for a proxy that has not come in time.
+	ReasonProxyLate = "ProxyLate"
 	// ReasonListening is the reason of the event for a change of the ports that are captured because somebody listens.
 	ReasonListening = "ListeningPorts"
 	// ReasonNote is the reason of the events for a Report's Notes.

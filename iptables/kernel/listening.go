@@ -22,8 +22,10 @@ const (
 	diagPort        = 4 // big endian
 	diagAddress     = 8
 	diagQueue       = 56 // of a listener: the connections that wait
+	diagMost        = 60 // of a listener: how many may wait
 	diagUID         = 64
 	diagMessageSize = 72
+	diagV6Only      = 11 // INET_DIAG_SKV6ONLY, an attribute behind the message
 )
 
 const (
@@ -34,6 +36,10 @@ const (
 	// maxListeners bounds the sockets that are read of one pod.
 	maxListeners = 8192
 )
+
+// ParkedQueue is how many connections may wait in one listener that stands in for a proxy (package parking). The number also tells such listeners, of
+// any agent, from the proxy's: sockets of both have the same owner.
+const ParkedQueue = 113
 
 // Listening returns the ports on which a pod listens for others, without those of its proxy. It implements controllers.Listeners.
 func (n Namespaces) Listening(ctx context.Context, at podnet.Place, isProxy func(uid uint32) bool) ([]uint16, error) {
@@ -56,10 +62,10 @@ func (n Namespaces) Listening(ctx context.Context, at podnet.Place, isProxy func
 func (n Namespaces) Unheard(ctx context.Context, at podnet.Place, ports []uint16) ([]uint16, error) {
 	return Visit(ctx, n, at, func(ctx context.Context, ns *netns.NS) (unheard []uint16, err error) {
 		unheard = slices.Clone(ports)
-		err = dumpSockets(ctx, ns, 1<<tcpListen, 0, func(s Socket) (more bool) {
+		err = dumpSockets(ctx, ns, 1<<tcpListen, 0, exceptParked(func(s Socket) (more bool) {
 			unheard = slices.DeleteFunc(unheard, func(port uint16) bool { return port == s.Port })
 			return len(unheard) > 0
-		})
+		}))
 		switch {
 		case cannotTell(err):
 			return nil, nil
@@ -76,14 +82,31 @@ type Socket struct {
 	UID  uint32
 	// Waiting is how many connections a listener has not accepted yet.
 	Waiting uint32
+	// Most is how many may.
+	Most    uint32
 	Address netip.Addr
+	// V6Only is set of a listener at an address of IPv6 that takes no connections of IPv4.
+	V6Only bool
 	// Loopback is set if nobody outside of the pod can reach it.
 	Loopback bool
 }
 
-// EachListener is EachSocket for listening sockets, on any port.
+// EachListener is EachSocket for listening sockets, on any port. Stand-ins for a proxy are left out.
 func EachListener(ctx context.Context, ns *netns.NS, f func(Socket) (more bool)) error {
-	return EachSocket(ctx, ns, 1<<tcpListen, 0, f)
+	return EachSocket(ctx, ns, 1<<tcpListen, 0, exceptParked(f))
+}
+
+func exceptParked(f func(Socket) (more bool)) func(Socket) (more bool) {
+	return func(s Socket) (more bool) { return s.Most == ParkedQueue || f(s) }
+}
+
+// Waiting returns how many connections to a port nobody has accepted yet.
+func Waiting(ctx context.Context, ns *netns.NS, port uint16) (n uint32, err error) {
+	err = EachSocket(ctx, ns, 1<<tcpListen, port, func(s Socket) (more bool) {
+		n += s.Waiting
+		return true
+	})
+	return n, err
 }
 
 // EachSocket calls f with each TCP socket of a namespace, of either family, in one of the states (a bit for each, include/net/tcp_states.h),
@@ -129,6 +152,17 @@ func socketOf(body []byte) Socket {
 	}
 	return Socket{
 		Port: binary.BigEndian.Uint16(body[diagPort:]), UID: binary.NativeEndian.Uint32(body[diagUID:]),
-		Waiting: binary.NativeEndian.Uint32(body[diagQueue:]), Address: address, Loopback: address.IsLoopback(),
+		Waiting: binary.NativeEndian.Uint32(body[diagQueue:]), Most: binary.NativeEndian.Uint32(body[diagMost:]),
+		Address: address, Loopback: address.IsLoopback(), V6Only: isV6Only(body[diagMessageSize:]),
 	}
+}
+
+// isV6Only reads the attributes behind an inet_diag_msg.
+func isV6Only(attributes []byte) (only bool) {
+	for kind, value := range rawnetlink.Each(attributes) {
+		if kind == diagV6Only && len(value) > 0 {
+			only = value[0] != 0
+		}
+	}
+	return only
 }

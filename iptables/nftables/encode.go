@@ -99,10 +99,14 @@ func newChain(c iptables.Chain) rawnetlink.Request {
 }
 
 func hookNumber(h iptables.Hook) uint32 {
-	if h == iptables.Prerouting {
+	switch h {
+	case iptables.Prerouting:
 		return unix.NF_INET_PRE_ROUTING
+	case iptables.Input:
+		return unix.NF_INET_LOCAL_IN
+	default:
+		return unix.NF_INET_LOCAL_OUT
 	}
-	return unix.NF_INET_LOCAL_OUT
 }
 
 // The types of set keys that the nft program knows (datatype.h), and the size of their values in bytes.

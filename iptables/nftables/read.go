@@ -159,7 +159,7 @@ func decodeChain(name, attrs string) iptables.Chain {
 	}
 	out.Priority = int32(binary.BigEndian.Uint32(priority))
 	out.Hook = iptables.Hook(fmt.Sprintf("hook-%d", binary.BigEndian.Uint32(number)))
-	for _, known := range []iptables.Hook{iptables.Prerouting, iptables.Output} {
+	for _, known := range []iptables.Hook{iptables.Prerouting, iptables.Input, iptables.Output} {
 		if hookNumber(known) == binary.BigEndian.Uint32(number) {
 			out.Hook = known
 		}

@@ -126,7 +126,7 @@ func (t *table) jump(chain string, position int, r rule) {
 }
 
 // hooks are the built-in chains with jumps to ours.
-func hooks() []string { return []string{"PREROUTING", "OUTPUT"} }
+func hooks() []string { return []string{"PREROUTING", "INPUT", "OUTPUT"} }
 
 // counted removes the "[packets:bytes]" that iptables-save -c prints in front.
 func counted(line string) (rule, string) {

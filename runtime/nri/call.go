@@ -19,11 +19,11 @@ var (
 	errPanicked = errors.New("the agent failed within; its log has the details")
 )
 
-// answer handles one call of the runtime. The runtime waits for it.
-func (p *plugin) answer(ctx context.Context, call string, pod *api.PodSandbox) error {
+// answer handles one call of the runtime, about a container or a whole sandbox (""). The runtime waits for it.
+func (p *plugin) answer(ctx context.Context, call string, pod *api.PodSandbox, container string) error {
 	start := p.calls.begin()
 	defer p.calls.end()
-	v := p.decide(ctx, call, pod)
+	v := p.decide(ctx, call, pod, container)
 	if p.Observe != nil {
 		p.Observe(call, v.outcome, time.Since(start))
 	}
@@ -31,16 +31,18 @@ func (p *plugin) answer(ctx context.Context, call string, pod *api.PodSandbox) e
 }
 
 // decide returns the answer to a call about a sandbox.
-func (p *plugin) decide(ctx context.Context, call string, pod *api.PodSandbox) (v verdict) {
+func (p *plugin) decide(ctx context.Context, call string, pod *api.PodSandbox, container string) (v verdict) {
 	defer p.contain(&v)
 	s, treatment := p.readEvent(pod)
 	if treatment == pass || treatment == hostNetwork && p.isOnHostNetwork(ctx, s) {
 		return verdict{outcome: Passed}
 	}
-	if outcome, ok := p.announced.outcomeOf(s); ok {
-		return verdict{outcome: outcome}
+	outcome, ok := p.announced.outcomeOf(s)
+	if v.outcome = outcome; !ok {
+		v = p.program(ctx, s)
 	}
-	if v = p.program(ctx, s); v.err == nil {
+	if v.err == nil {
+		p.creating(ctx, s, v.outcome, container)
 		return v
 	}
 	log := p.logOf(s).WithValues("sandbox", s.ID)
@@ -71,6 +73,31 @@ func (p *plugin) decide(ctx context.Context, call string, pod *api.PodSandbox) (
 // program calls the handler with a part of the runtime's limit, and remembers the outcome. It returns in time and does not panic,
 // whatever the handler does.
 func (p *plugin) program(ctx context.Context, s podnet.Sandbox) verdict {
+	v := p.inTime(ctx, s, func(ctx context.Context) verdict { return p.callHandler(ctx, s) })
+	if v.err == nil {
+		p.announced.add(s, v.outcome)
+	}
+	return v
+}
+
+// creating says that a container of a sandbox with rules is made. What the handler does then is no reason to refuse the container.
+func (p *plugin) creating(ctx context.Context, s podnet.Sandbox, outcome Outcome, container string) {
+	if p.Creating == nil || outcome != Programmed || container == "" {
+		return
+	}
+	v := p.inTime(ctx, s, func(ctx context.Context) (v verdict) {
+		defer p.calls.track()()
+		defer p.contain(&v)
+		v.err = p.Creating(ctx, s, container)
+		return v
+	})
+	if v.err != nil {
+		p.logOf(s).Info("connections do not wait for the pod's proxy", "container", container, "reason", v.err.Error())
+	}
+}
+
+// inTime calls f with a part of the runtime's limit, and returns in time, whatever f does.
+func (p *plugin) inTime(ctx context.Context, s podnet.Sandbox, f func(ctx context.Context) verdict) verdict {
 	limit := p.calls.runtimeLimit()
 	ctx, cancel := context.WithTimeout(logr.NewContext(ctx, p.logOf(s)), part(handlerShare, limit))
 	late := time.NewTimer(part(answerShare, limit))
@@ -78,13 +105,10 @@ func (p *plugin) program(ctx context.Context, s podnet.Sandbox) verdict {
 	done := make(chan verdict, 1)
 	go func() {
 		defer cancel()
-		done <- p.callHandler(ctx, s)
+		done <- f(ctx)
 	}()
 	select {
 	case v := <-done:
-		if v.err == nil {
-			p.announced.add(s, v.outcome)
-		}
 		return v
 	case <-late.C:
 		return verdict{Late, errLate}

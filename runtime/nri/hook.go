@@ -46,6 +46,8 @@ type Config struct {
 	HostNetwork func(ctx context.Context, s podnet.Sandbox) (hostNetwork, known bool)
 	// Observe is called with the duration of each call of the runtime; it may be nil.
 	Observe func(call string, outcome Outcome, took time.Duration)
+	// Creating is called before a container of a sandbox with rules is made; nil if nobody wants to know. The runtime waits for it.
+	Creating func(ctx context.Context, s podnet.Sandbox, container string) error
 	// Stopped is called when a container has ended, and before the runtime ends the sandbox. The runtime waits for it, so it may only
 	// read from the runtime. If it is nil, the plugin does not subscribe to the end of containers.
 	Stopped func(ctx context.Context, s podnet.Sandbox, c Container) error

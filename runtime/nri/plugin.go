@@ -67,7 +67,7 @@ const (
 //
 //   - RunPodSandbox programs the sandbox before the runtime goes on. It never fails.
 //   - CreateContainer does the same for a sandbox that is not finished, and refuses the container if that fails. For a finished sandbox
-//     it looks into a map only.
+//     it looks into a map only, and tells Config.Creating of the container.
 //   - Synchronize, after each connection, queues the running sandboxes for a worker.
 //
 // It does not subscribe to the end of sandboxes: a runtime that insists on an answer could end none while the agent hangs.
@@ -91,13 +91,13 @@ func newPlugin(config Config, log logr.Logger) *plugin {
 // RunPodSandbox is called when the sandbox has its network and before any container. A sandbox that cannot be programmed is left to
 // CreateContainer.
 func (p *plugin) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
-	_ = p.answer(ctx, runPodSandbox, pod)
+	_ = p.answer(ctx, runPodSandbox, pod, "")
 	return nil
 }
 
 // CreateContainer is called before each container, init containers too.
-func (p *plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, _ *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
-	return nil, nil, p.answer(ctx, createContainer, pod)
+func (p *plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	return nil, nil, p.answer(ctx, createContainer, pod, c.GetName())
 }
 
 // Synchronize receives every sandbox of the runtime, including stopped ones. Sandboxes that are not among them are forgotten.

@@ -98,26 +98,35 @@ const acceptPoll = 10 * time.Millisecond
 // askPort returns nil if a process accepts connections to a port: one is made, and then the kernel holds none that waits. The kernel takes
 // those of a process that is stopped, or hangs.
 func (a asker) askPort(ctx context.Context, s podnet.Sandbox, port int32) error {
+	if err := a.listens(ctx, s, port); err != nil {
+		return err
+	}
 	conn, err := a.dial(ctx, s, port)
 	if err != nil {
 		return err
 	}
 	defer conn.Close() //nolint:errcheck // nothing was written
 	for {
-		waits, err := kernel.Visit(ctx, a.namespaces, s.Place(), func(ctx context.Context, ns *netns.NS) (waits bool, err error) {
-			err = kernel.EachListener(ctx, ns, func(l kernel.Socket) (more bool) {
-				waits = waits || l.Port == uint16(port) && l.Waiting > 0
-				return !waits
-			})
-			return waits, err
+		waiting, err := kernel.Visit(ctx, a.namespaces, s.Place(), func(ctx context.Context, ns *netns.NS) (uint32, error) {
+			return kernel.Waiting(ctx, ns, uint16(port))
 		})
-		if err != nil || !waits {
+		if err != nil || waiting == 0 {
 			return err
 		}
 		if !jitter.Wait(ctx, acceptPoll) {
 			return fmt.Errorf("the proxy does not accept connections to its port %d", port)
 		}
 	}
+}
+
+// listens returns sidecars.ErrNobodyListens if no process listens on a port. A connection there would wait: see package parking, and the rules that
+// hold connections.
+func (a asker) listens(ctx context.Context, s podnet.Sandbox, port int32) error {
+	unheard, err := a.namespaces.Unheard(ctx, s.Place(), []uint16{uint16(port)})
+	if err == nil && len(unheard) > 0 {
+		err = fmt.Errorf("%w on the proxy's port %d", sidecars.ErrNobodyListens, port)
+	}
+	return err
 }
 
 func (a asker) dial(ctx context.Context, s podnet.Sandbox, port int32) (net.Conn, error) {
@@ -172,6 +181,9 @@ func (a asker) askHTTP(ctx context.Context, s podnet.Sandbox, page *profile.HTTP
 	if page.Socket != "" {
 		return ask(ctx, http.MethodGet, "http://localhost"+page.Path, func(ctx context.Context) (net.Conn, error) { return a.dialSocket(ctx, s, page.Socket) })
 	}
+	if err := a.listens(ctx, s, page.Port); err != nil {
+		return err
+	}
 	url := "http://127.0.0.1:" + strconv.Itoa(int(page.Port)) + page.Path
 	return ask(ctx, http.MethodGet, url, func(ctx context.Context) (net.Conn, error) { return a.dial(ctx, s, page.Port) })
 }
@@ -183,17 +195,11 @@ func (a asker) Serves(ctx context.Context, s podnet.Sandbox, epoch uint32) error
 	return a.askHTTP(ctx, s, &profile.HTTPGet{Socket: profile.AdminSocket(epoch), Path: "/ready"})
 }
 
-// Listens returns sidecars.ErrNobodyListens if connections to the profile's outbound port are refused.
+// Listens returns sidecars.ErrNobodyListens if no process listens on the profile's outbound port.
 func (a asker) Listens(ctx context.Context, s podnet.Sandbox, p *profile.Version) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	conn, err := a.dial(ctx, s, p.Spec.Network.OutboundPort)
-	if errors.Is(err, unix.ECONNREFUSED) {
-		return fmt.Errorf("%w: %w", sidecars.ErrNobodyListens, err)
-	} else if err != nil {
-		return err
-	}
-	return conn.Close()
+	return a.listens(ctx, s, p.Spec.Network.OutboundPort)
 }
 
 // maxAnswer bounds what is read of an answer's headers: an application that has become the proxy's user may answer in its place.
@@ -244,26 +250,14 @@ func (a asker) checkPorts(ctx context.Context, s podnet.Sandbox, p *profile.Vers
 	return err
 }
 
-// errOld is of kernels that move nothing, though Debian's 5.10 has the setting. Cookies of namespaces came with the same release.
-var errOld = errors.New("the kernel ignores it: it is older than Linux 5.14")
-
 // Move has the kernel give the queue of a listener that closes to the other listeners of the same address, port and user.
 func (a asker) Move(ctx context.Context, s podnet.Sandbox) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	_, err := kernel.Visit(ctx, a.namespaces, s.Place(), func(_ context.Context, ns *netns.NS) (struct{}, error) {
-		switch identity, err := ns.Identity(); {
-		case err != nil:
-			return struct{}{}, err
-		case identity.Cookie == 0:
-			return struct{}{}, errOld
-		}
-		return struct{}{}, netns.SetSysctl(ns, "net/ipv4/tcp_migrate_req", "1")
+		return struct{}{}, kernel.MigrateRequests(ns)
 	})
-	if err != nil {
-		return fmt.Errorf("set net.ipv4.tcp_migrate_req: %w", err)
-	}
-	return nil
+	return err
 }
 
 // Close has an Envoy tell the clients of all its connections to open new ones, and then close its listeners.

@@ -260,6 +260,9 @@ func (p *Version) ManagedProxy() intent.ManagedProxy {
 	if out.UID == 0 { // so may the application's be
 		out.GID = uint32(p.Spec.RunAsGroup)
 	}
+	if network.HoldSeconds != nil {
+		out.HoldSeconds = new(uint32(*network.HoldSeconds))
+	}
 	excluded := network.ExcludeInboundPorts
 	if p.Spec.Istio != nil { // as Istio's injector does
 		excluded = append(slices.Clip(excluded), 15020, 15021, 15090)

@@ -25,6 +25,7 @@ type backend interface {
 	Apply(ctx context.Context, netns string, want iptables.Ruleset) (iptables.Outcome, error)
 	Verify(ctx context.Context, netns string, want iptables.Ruleset) (iptables.Drift, error)
 	Remove(ctx context.Context, netns string) (bool, error)
+	List(ctx context.Context, netns string) (have iptables.Listing, ok bool, err error)
 	Name() string
 }
 

@@ -72,6 +72,15 @@ func (o oracle) prerouting(p Packet) Verdict {
 	return v
 }
 
+// input is the verdict about a packet that a socket of the pod may take, with rules that hold connections.
+func (o oracle) input(p Packet) Verdict {
+	v := Verdict{Mark: p.Mark, ConnMark: p.ConnMark}
+	outbound := o.IncludeCIDRs.All || len(o.IncludeCIDRs.List)+len(o.IncludeOutboundPorts)+len(o.Ranges.IncludeOutbound)+len(o.RerouteInterfaces) > 0
+	led := outbound && p.Dst.Port() == o.OutboundPort || o.capturesInbound() && p.Dst.Port() == o.InboundPort
+	v.Dropped = led && opens(p) && p.Taker == NoSocket && !(o.DirectIPv6 && isIPv6(p))
+	return v
+}
+
 // lost reports whether a packet that opens a connection is taken for a part of an older one, which our rules do not redirect to ports, or for a
 // part of none.
 func lost(p Packet, ports []uint16) bool {

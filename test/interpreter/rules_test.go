@@ -62,6 +62,30 @@ func compare(t *testing.T, r iptables.Ruleset, hook iptables.Hook, p Packet, wan
 	}
 }
 
+// A connection to the proxy's ports is dropped while nobody listens there, and nothing else is.
+func TestHoldingRules_randomPackets_meetTheContract(t *testing.T) {
+	held := 0
+	forEach(t, func(d draw, s iptables.Spec, _ iptables.Ruleset, e edges) {
+		r, err := iptables.HoldingRules(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.ports = append(e.ports, s.OutboundPort, s.InboundPort)
+		for range packets {
+			p := d.packet(e, iptables.Input)
+			want := oracle{s}.input(p)
+			if want.Dropped {
+				held++
+			}
+			compare(t, r, iptables.Input, p, want)
+			compare(t, r, iptables.Prerouting, p, oracle{s}.prerouting(p))
+		}
+	})
+	if held < 1000 {
+		t.Errorf("%d connections prove too little", held)
+	}
+}
+
 // A proxy that dials its own listeners would do so for ever.
 func TestRules_proxyDialsItself_neverArrives(t *testing.T) {
 	dialled := 0

@@ -48,6 +48,10 @@ func ownKeys() []key {
 			intent.KeyInboundPorts, onBoth, "`all` or `listening`", "the profile's `inboundPorts`, else `--inbound-ports`, all",
 			"`listening` captures an included inbound port only while somebody listens there",
 		},
+		{
+			intent.KeyHoldSeconds, onBoth, "whole seconds, 0 to 600", "the profile's `holdSeconds`, else `--hold-seconds`, 30",
+			"how long new connections wait for a proxy that does not listen; 0: they are refused at once",
+		},
 		{intent.KeyForeignRules, onNamespace, "`fail` or `warn`", "`--foreign-rules`, fail", "what becomes of a pod in which foreign rules may decide about packets before ours: it fails, or stays ready with a warning"},
 		{intent.KeyIPv6, onBoth, "`capture` or `direct`", "`capture` with `ISTIO_DUAL_STACK`, else `--ipv6`", "`direct` leaves IPv6 without rules"},
 		{intent.KeyDNSCapture, onBoth, "`all`, `resolv.conf` or `off`", "`ISTIO_META_DNS_CAPTURE` of the proxy: all or off", "DNS lookups that go to the proxy: all, to the pod's own resolvers, or none"},

@@ -51,6 +51,7 @@ func podEvents() []reason {
 		{name: podreport.ReasonRulesContended, kind: warning, means: "that happened three times in a row", do: "the same"},
 		{name: podreport.ReasonRulesPreempted, kind: warning, means: "foreign rules may decide about the pod's packets before ours", do: "delete the rules that the event lists, or accept them: `foreign-rules: warn`"},
 		{name: podreport.ReasonNote, kind: warning, means: "a setting does not do what its author may expect", do: "read the event"},
+		{name: podreport.ReasonProxyLate, kind: warning, means: "connections have waited for the proxy as long as they may, and are refused", do: "find out why the proxy does not listen"},
 		{name: podreport.ReasonListening, kind: normal, means: "the captured inbound ports on which somebody listens have changed", do: "nothing"},
 		{name: podreport.ReasonNotRequired, kind: normal, means: "the pod asked and gets no rules; the event says why", do: "what the event says"},
 		{name: podreport.ReasonProgrammedByOthers, kind: normal, means: "foreign rules redirect the pod", do: "nothing, or re-create the pod without the other project"},

@@ -56,12 +56,12 @@ helm.sh/chart: {{ printf "%s-%s" (include "agent.chart" .) .Chart.Version | repl
 {{- define "agent.capabilities" -}}
 {{- /*
 SYS_ADMIN enters a pod's network namespace, NET_ADMIN writes rules there, iptables-legacy needs NET_RAW to talk to the kernel, SYS_PTRACE
-is what /proc/PID/ns asks for. Proxies run as users of their own: KILL signals them, CHOWN gives them their files, and DAC_OVERRIDE takes
-these away again.
+is what /proc/PID/ns asks for. Proxies run as users of their own: KILL signals them, CHOWN gives them their files, DAC_OVERRIDE takes these away again,
+and SETUID and SETGID have sockets that stand in for them be theirs.
 */ -}}
 {{- $raw := ternary (list "NET_RAW") list (eq .Values.backend "iptables") -}}
 {{- $trace := ternary (list "SYS_PTRACE") list .Values.processFallback -}}
-{{- $sidecars := ternary (list "KILL" "CHOWN" "DAC_OVERRIDE") list .Values.sidecars.enabled -}}
+{{- $sidecars := ternary (list "KILL" "CHOWN" "DAC_OVERRIDE" "SETUID" "SETGID") list .Values.sidecars.enabled -}}
 {{- concat (list "SYS_ADMIN" "NET_ADMIN") $raw $trace $sidecars | toJson -}}
 {{- end -}}
 
@@ -281,6 +281,7 @@ The agent runs proxies by the runtime's CRI. Without the policy its right to cre
   (list "log-level" $v.logLevel)
   (list "verify-interval" $v.verifyInterval)
   (list "foreign-rules" $v.foreignRules)
+  (list "hold-seconds" $v.holdSeconds)
 }}
 - {{ printf "--%s=%v" (first .) (last .) | quote }}
 {{- end }}

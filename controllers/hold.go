@@ -1,0 +1,148 @@
+package controllers
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/podreport"
+)
+
+// holdPoll is the time between two looks for the listener of a proxy in the pod's spec, while connections wait for it.
+const holdPoll = time.Second
+
+// hold is whether new connections wait for the proxy of a sandbox, instead of being refused.
+//
+//   - A proxy that the agent runs is waited for whenever it is not ready, from the first rules on. Rules hold while it is ready, too: a connection in
+//     the moment of a crash waits for the next proxy.
+//   - A proxy in the pod's spec is waited for until somebody listens: from the creation of its container, or of the first container that does not stand
+//     before it. Init containers before it would wait for what comes after their end.
+type hold struct {
+	// on reports whether the rules hold.
+	on bool
+	// since is when the proxy was missed first; zero: it is not missed.
+	since time.Time
+	// limit is how long it is waited for; 0: connections are refused.
+	limit time.Duration
+	// inSpec reports whether it is a proxy in the pod's spec, and done whether that was waited for.
+	inSpec, done bool
+}
+
+// waits reports whether connections may wait now.
+func (h hold) waits() bool { return h.on && !h.since.IsZero() }
+
+// heldNow returns the hold of the rules that a sandbox was given.
+func heldNow(e Entry, s podnet.Sandbox) hold {
+	if e.Sandbox.ID != s.ID {
+		return hold{}
+	}
+	return e.hold
+}
+
+// again returns how long it is until the hold is to be decided anew; 0 is never.
+func (h hold) again(now time.Time) time.Duration {
+	if !h.waits() {
+		return 0
+	}
+	left := max(time.Millisecond, h.limit-now.Sub(h.since))
+	if h.inSpec {
+		left = min(left, holdPoll)
+	}
+	return left
+}
+
+// missed returns the hold of a sandbox whose proxy is missed, and whether it has not come in time just now: connections are refused then.
+func (h hold) missed(now time.Time) (next hold, late bool) {
+	if h.since.IsZero() {
+		h.since, h.on = now, true
+		return h, false
+	}
+	was := h.on
+	h.on = now.Sub(h.since) < h.limit
+	h.done = h.inSpec && !h.on
+	return h, was && !h.on
+}
+
+// holdOf decides about the sandbox of a visit. It returns words about a proxy that has not come in time, or "".
+func (p *Programmer) holdOf(ctx context.Context, v visit) (h hold, late string) {
+	known, _ := p.Ledger.Of(v.sandbox.UID)
+	h = heldNow(known, v.sandbox)
+	h.limit, h.inSpec = v.intent.Hold, !v.intent.Managed
+	ports := v.intent.Spec.ProxyPorts()
+	switch {
+	case h.limit == 0 || len(ports) == 0 || h.inSpec && p.Listeners == nil: // nobody could say when it has come
+		return hold{inSpec: h.inSpec}, ""
+	case v.intent.Managed:
+		if proxyReady(p.Proxies, v) {
+			return hold{on: true, limit: h.limit}, ""
+		}
+	case v.creates == intent.ProxyContainer: // also anew, after its end
+		h.since, h.done = time.Time{}, false
+	case h.done || h.since.IsZero() && !begins(v):
+		return hold{inSpec: true, done: h.done, limit: h.limit}, ""
+	case !v.by.early():
+		if ports = p.missing(ctx, v.sandbox, ports); len(ports) == 0 {
+			return hold{inSpec: true, done: true, limit: h.limit}, ""
+		}
+	}
+	h, isLate := h.missed(time.Now())
+	if isLate {
+		late = podreport.NobodyListens + strings.ReplaceAll(listed(ports), ",", " and ") + " after " + h.limit.String() +
+			": connections that waited for the proxy are refused from now on (" + intent.KeyHoldSeconds + ")"
+	}
+	return h, late
+}
+
+// park has the connections to a proxy that the agent runs wait in its stead, where that is possible: the client need not try again. It works within the
+// turn. Proxies of pods with users of their own have other numbers on the node.
+func (p *Programmer) park(ctx context.Context, v visit, h hold) {
+	if p.Parking == nil || !v.intent.Managed || v.pod.Spec.HostUsers != nil && !*v.pod.Spec.HostUsers {
+		return
+	}
+	before, _ := p.Ledger.Of(v.sandbox.UID)
+	was, proxy, err := heldNow(before, v.sandbox), v.intent.LeadsTo.Profile, error(nil)
+	switch {
+	case h.waits():
+		err = p.Parking.Park(ctx, v.sandbox, proxy, v.intent.Spec, h.since.Add(h.limit))
+	case h.on && (was == hold{} || !was.since.IsZero()): // it serves since a moment, or since before the agent's start
+		err = p.Parking.Learn(ctx, v.sandbox, proxy, v.intent.Spec)
+		p.Parking.Leave(v.sandbox.ID)
+	default:
+		p.Parking.Leave(v.sandbox.ID)
+	}
+	if err != nil {
+		log.FromContext(ctx).V(1).Info("connections wait for the proxy by retransmissions alone", "reason", err.Error())
+	}
+}
+
+// begins reports whether the proxy in a pod's spec is waited for from now on: no container comes before it, or they have all ended.
+func begins(v visit) bool {
+	before := intent.BeforeProxy(v.pod, v.intent.Spec)
+	return len(before) == 0 || v.creates != "" && !slices.Contains(before, v.creates) || intent.IsProxyCreated(v.pod)
+}
+
+// missing returns the ports on which nobody listens; none if that cannot be found out.
+func (p *Programmer) missing(ctx context.Context, s podnet.Sandbox, ports []uint16) []uint16 {
+	missing, err := p.Listeners.Unheard(ctx, s.Place(), ports)
+	if err != nil {
+		log.FromContext(ctx).V(1).Info("the proxy's sockets not read", "reason", err.Error())
+	}
+	return missing
+}
+
+// Creating is called before a container of a sandbox is created. It returns once connections wait for the pod's proxy, if they are to from now on.
+func (p *Programmer) Creating(ctx context.Context, s podnet.Sandbox, container string) error {
+	known, ok := p.Ledger.Of(s.UID)
+	h := known.hold
+	if !ok || known.Sandbox.ID != s.ID || !h.inSpec || h.limit == 0 || container != intent.ProxyContainer && (h.done || !h.since.IsZero()) {
+		return nil
+	}
+	_, err := p.ensure(ctx, NRI, known.Sandbox, ensureTimeout, container)
+	p.requeueWhenDue(s)
+	return err
+}

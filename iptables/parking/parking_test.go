@@ -1,0 +1,341 @@
+package parking
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/kernel"
+	"istio-pod-network-controller/iptables/nftables"
+	"istio-pod-network-controller/test/kerneltest"
+)
+
+const (
+	outboundPort = 15001
+	inboundPort  = 15006
+)
+
+func specOf(mode iptables.Mode) iptables.Spec {
+	spec := iptables.DefaultSpec()
+	spec.Mode = mode
+	return spec
+}
+
+// site is a pod with rules that hold, the world around it, and a Lot.
+type site struct {
+	pod, world *netns.NS
+	lot        *Lot
+	mode       iptables.Mode
+}
+
+func newSite(t *testing.T, mode iptables.Mode) site {
+	t.Helper()
+	in, err := kernel.NewNamespaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := site{lot: New(in), mode: mode}
+	s.pod, s.world = kerneltest.NewPod(t)
+	rules, err := iptables.HoldingRules(specOf(mode))
+	if err == nil {
+		_, err = kernel.New(in, nftables.New()).Apply(t.Context(), s.sandbox().Place(), rules)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.lot.LeaveAll)
+	return s
+}
+
+func (s site) sandbox() podnet.Sandbox { return podnet.Sandbox{ID: "sandbox", NetNS: s.pod.Path()} }
+
+// listen opens the proxy's listeners, and returns what closes them.
+func (s site) listen(t *testing.T, hosts ...string) (closeAll func()) {
+	t.Helper()
+	var all []net.Listener
+	for _, port := range []int{outboundPort, inboundPort} {
+		for _, host := range hosts {
+			config := net.ListenConfig{Control: func(network, addr string, raw syscall.RawConn) error {
+				err := kerneltest.Option(unix.SOL_SOCKET, unix.SO_REUSEPORT)(network, addr, raw)
+				if s.mode == iptables.ModeTProxy {
+					err = errors.Join(err, kerneltest.Option(unix.SOL_IP, unix.IP_TRANSPARENT)(network, addr, raw))
+				}
+				return err
+			}}
+			var l net.Listener
+			if err := kerneltest.As(s.pod, kerneltest.Proxy, func() (err error) {
+				l, err = config.Listen(t.Context(), network(hosts, host), net.JoinHostPort(host, fmt.Sprint(port)))
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			go kerneltest.Answer(l, fmt.Sprintf("proxy:%d", port))
+			all = append(all, l)
+		}
+	}
+	closeAll = sync.OnceFunc(func() {
+		for _, l := range all {
+			_ = l.Close()
+		}
+	})
+	t.Cleanup(closeAll)
+	return closeAll
+}
+
+// network has a listener take connections of IPv6 alone if there is another one for IPv4.
+func network(hosts []string, host string) string {
+	if host == "::" && len(hosts) > 1 {
+		return "tcp6"
+	}
+	return "tcp"
+}
+
+// learn has the Lot see a proxy that listens at some addresses, and has ended since.
+func (s site) learn(t *testing.T, hosts ...string) {
+	t.Helper()
+	end := s.listen(t, hosts...)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := s.lot.Learn(ctx, s.sandbox(), "some", specOf(s.mode)); err != nil {
+		t.Fatal(err)
+	}
+	end()
+}
+
+func (s site) park(t *testing.T, until time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := s.lot.Park(ctx, s.sandbox(), "some", specOf(s.mode), time.Now().Add(until)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// result is what became of a connection.
+type result struct {
+	name, answer string
+	at           time.Time
+	took         time.Duration // until it was open
+	err          error
+}
+
+// dial opens connections in both directions and families, n of each.
+func (s site) dial(t *testing.T, n int) <-chan result {
+	t.Helper()
+	all := map[string]*netns.NS{
+		net.JoinHostPort(kerneltest.Outside4, "80"): s.pod, net.JoinHostPort(kerneltest.Outside6, "80"): s.pod,
+		net.JoinHostPort(kerneltest.Pod4, "8080"): s.world, net.JoinHostPort(kerneltest.Pod6, "8080"): s.world,
+	}
+	out := make(chan result, n*len(all))
+	var done sync.WaitGroup
+	for dst, from := range all {
+		for range n {
+			done.Go(func() {
+				r := result{name: dst}
+				began := time.Now()
+				r.err = kerneltest.As(from, kerneltest.App, func() error {
+					c, err := (&net.Dialer{Timeout: 3 * time.Second}).DialContext(t.Context(), "tcp", dst)
+					r.took = time.Since(began)
+					if err != nil {
+						return err
+					}
+					defer c.Close()
+					buf := make([]byte, 64)
+					if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+						return err
+					}
+					n, err := c.Read(buf)
+					r.answer = string(buf[:n])
+					return err
+				})
+				r.at = time.Now()
+				out <- r
+			})
+		}
+	}
+	go func() { done.Wait(); close(out) }()
+	return out
+}
+
+// Connections that are earlier than their proxy are open at once, and answered as soon as it listens.
+func TestPark_connectionsBeforeTheProxy_areAnsweredAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy} {
+		for name, hosts := range map[string][]string{"both families apart": {"0.0.0.0", "::"}, "one listener for both": {"::"}} {
+			t.Run(fmt.Sprintf("%s/%s", mode, name), func(t *testing.T) {
+				t.Parallel()
+				s := newSite(t, mode)
+				s.learn(t, hosts...)
+				s.park(t, 10*time.Second)
+				results := s.dial(t, 10)
+				time.Sleep(500 * time.Millisecond)
+				listens := time.Now()
+				s.listen(t, hosts...)
+				for r := range results {
+					switch late := r.at.Sub(listens); {
+					case r.err != nil:
+						t.Errorf("%s: %v", r.name, r.err)
+					case r.took > 400*time.Millisecond || late > 900*time.Millisecond: // a retransmission takes a second
+						t.Errorf("%s: open after %s, answered %s after the proxy listens", r.name, r.took, late)
+					}
+				}
+				if c := s.lot.Counts(); c.HandedOver != 40 || c.Reset != 0 {
+					t.Errorf("%+v", c)
+				}
+			})
+		}
+	}
+}
+
+// What waits in vain is reset at the deadline, and no listener is left.
+func TestPark_proxyNeverComes_isResetAtTheDeadline(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, iptables.ModeRedirect)
+	s.learn(t, "0.0.0.0", "::")
+	s.park(t, 700*time.Millisecond)
+	began := time.Now()
+	for r := range s.dial(t, 2) {
+		if waited := r.at.Sub(began); r.err == nil || waited < 600*time.Millisecond || waited > 3*time.Second {
+			t.Errorf("%s: answer %q, error %v after %s", r.name, r.answer, r.err, waited)
+		}
+	}
+	if c := s.lot.Counts(); c.Reset != 8 || c.HandedOver != 0 {
+		t.Errorf("%+v", c)
+	}
+	s.wantFree(t)
+}
+
+// wantFree wants nobody to listen on the proxy's ports: who binds them needs not share them.
+func (s site) wantFree(t *testing.T) {
+	t.Helper()
+	for _, port := range []int{outboundPort, inboundPort} {
+		_ = kerneltest.ListenTCP(t, s.pod, kerneltest.App, false, fmt.Sprintf("[::]:%d", port)).Close()
+	}
+}
+
+func TestLeave_parked_isReset(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, iptables.ModeRedirect)
+	s.learn(t, "0.0.0.0", "::")
+	s.park(t, 20*time.Second)
+	results := s.dial(t, 1)
+	time.Sleep(300 * time.Millisecond)
+	s.lot.Leave("sandbox")
+	for r := range results {
+		if !errors.Is(r.err, syscall.ECONNRESET) {
+			t.Errorf("%s: answer %q, error %v", r.name, r.answer, r.err)
+		}
+	}
+	s.wantFree(t)
+}
+
+// Two agents of a node park for one pod: the connections of each go to the proxy, also if the first agent has left before.
+func TestPark_twoAgents_connectionsGoToTheProxy(t *testing.T) {
+	t.Parallel()
+	for name, leaves := range map[string]bool{"both stay": false, "the first one leaves": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, iptables.ModeRedirect)
+			other := site{pod: s.pod, world: s.world, mode: s.mode, lot: New(s.lot.namespaces)}
+			s.learn(t, "0.0.0.0", "::")
+			other.learn(t, "0.0.0.0", "::")
+			s.park(t, 10*time.Second)
+			other.park(t, 10*time.Second)
+			results := s.dial(t, 10)
+			time.Sleep(300 * time.Millisecond)
+			if leaves {
+				s.lot.LeaveAll()
+				time.Sleep(100 * time.Millisecond)
+			}
+			s.listen(t, "0.0.0.0", "::")
+			for r := range results {
+				if r.err != nil {
+					t.Errorf("%s: %v", r.name, r.err)
+				}
+			}
+		})
+	}
+}
+
+// Beside some listeners nobody else can listen, or nobody knows how: then the ports stay free, and connections wait by their clients' retransmissions.
+func TestPark_nobodyCanListenBeside_portsStayFree(t *testing.T) {
+	t.Parallel()
+	for name, prepare := range map[string]func(*testing.T, site) (end func()){
+		"a proxy that is not known": func(*testing.T, site) func() { return func() {} },
+		"a proxy that does not share its ports": func(t *testing.T, s site) func() {
+			l := kerneltest.ListenTCP(t, s.pod, kerneltest.Proxy, false, "0.0.0.0:15001")
+			s.learn(t)
+			return func() { _ = l.Close() }
+		},
+		"listeners of another user": func(t *testing.T, s site) func() {
+			l := kerneltest.ListenTCP(t, s.pod, kerneltest.App, false, "0.0.0.0:15001")
+			s.learn(t)
+			return func() { _ = l.Close() }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, iptables.ModeRedirect)
+			end := prepare(t, s)
+			s.park(t, 10*time.Second)
+			end()
+			s.wantFree(t)
+			results := s.dial(t, 1)
+			time.Sleep(300 * time.Millisecond)
+			s.listen(t, "0.0.0.0", "::")
+			for r := range results {
+				if r.err != nil {
+					t.Errorf("%s: %v", r.name, r.err)
+				}
+			}
+		})
+	}
+}
+
+// A process of the pod has one of the proxy's ports: it keeps it, and the others are parked.
+func TestPark_portIsTaken_othersAreParked(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, iptables.ModeRedirect)
+	s.learn(t, "0.0.0.0", "::")
+	kerneltest.Listen(t, s.pod, kerneltest.App, "application", outboundPort)
+	s.park(t, 10*time.Second)
+	if n := len(s.lot.spots["sandbox"]); n != 2 {
+		t.Errorf("%d listeners, want those of the inbound port", n)
+	}
+}
+
+// Nobody looks for the proxy while no connection waits, and what looks for listeners does not see ours.
+func TestPark_nothingWaits_nobodyLooks(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, iptables.ModeRedirect)
+	s.learn(t, "0.0.0.0", "::")
+	s.park(t, 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	unheard, err := s.lot.namespaces.Unheard(ctx, s.sandbox().Place(), []uint16{outboundPort, inboundPort})
+	if err != nil || len(unheard) != 2 {
+		t.Errorf("nobody listens on %v, error %v", unheard, err)
+	}
+	var looks atomic.Int64
+	one := s.lot.spots["sandbox"][0]
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		one.wait(time.Now().Add(500*time.Millisecond), func(context.Context) (bool, error) { looks.Add(1); return false, nil })
+	}()
+	<-done
+	if looks.Load() != 0 {
+		t.Errorf("%d looks", looks.Load())
+	}
+}

@@ -1,0 +1,141 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/test/kerneltest"
+)
+
+// holding are the rules of a mode that have connections wait for the proxy.
+func holding(t *testing.T, mode iptables.Mode) iptables.Ruleset {
+	t.Helper()
+	r, err := iptables.HoldingRules(with(func(s *iptables.Spec) { s.Mode = mode }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// early is a connection that is opened before the proxy listens.
+type early struct {
+	name string
+	from string // pod or world
+	dst  string
+	port int // of the proxy
+}
+
+func earlies() []early {
+	return []early{
+		{"outbound IPv4", "pod", net.JoinHostPort(kerneltest.Outside4, "80"), 15001},
+		{"outbound IPv6", "pod", net.JoinHostPort(kerneltest.Outside6, "80"), 15001},
+		{"inbound IPv4", "world", net.JoinHostPort(kerneltest.Pod4, "8080"), 15006},
+		{"inbound IPv6", "world", net.JoinHostPort(kerneltest.Pod6, "8080"), 15006},
+	}
+}
+
+// answers is what became of a connection: the answer, or why there is none.
+func (e early) dial(ctx context.Context, pod, world *netns.NS) (answer string, took time.Duration, err error) {
+	from := map[string]*netns.NS{"pod": pod, "world": world}[e.from]
+	began := time.Now()
+	r, err := kerneltest.Dial(ctx, from, kerneltest.App, "", e.dst)
+	return r.Banner, time.Since(began), err
+}
+
+// Connections that are earlier than their proxy are neither refused nor let by: they are answered after a retransmission.
+func TestHold_connectionsBeforeTheProxy_wait(t *testing.T) {
+	t.Parallel()
+	for _, b := range backends(t) {
+		for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy} {
+			t.Run(fmt.Sprintf("%s/%s", b.Name(), mode), func(t *testing.T) {
+				t.Parallel()
+				pod, world := kerneltest.NewPod(t)
+				kerneltest.Listen(t, pod, kerneltest.App, "application", 8080)
+				kerneltest.Listen(t, world, kerneltest.App, "outside", 80)
+				if _, err := b.Apply(t.Context(), pod.Path(), holding(t, mode)); err != nil {
+					t.Fatal(err)
+				}
+				results := make(chan error, len(earlies()))
+				for _, e := range earlies() {
+					go func() {
+						answer, took, err := e.dial(t.Context(), pod, world)
+						if want := fmt.Sprintf("proxy:%d", e.port); err == nil && (answer != want || took > 1900*time.Millisecond) {
+							err = fmt.Errorf("%q after %s", answer, took)
+						}
+						if err != nil {
+							err = fmt.Errorf("%s: %w", e.name, err)
+						}
+						results <- err
+					}()
+				}
+				time.Sleep(300 * time.Millisecond)
+				for _, port := range []int{15001, 15006} {
+					go kerneltest.Answer(kerneltest.ListenTCP(t, pod, kerneltest.Proxy, mode == iptables.ModeTProxy, fmt.Sprintf("[::]:%d", port)), fmt.Sprintf("proxy:%d", port))
+				}
+				for range earlies() {
+					if err := <-results; err != nil {
+						t.Error(err)
+					}
+				}
+				wantHeld(t, b, pod, mode)
+			})
+		}
+	}
+}
+
+// wantHeld wants counters of what has waited.
+func wantHeld(t *testing.T, b backend, pod *netns.NS, mode iptables.Mode) {
+	t.Helper()
+	listing, _, err := b.List(t.Context(), pod.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	packets, _ := iptables.HeldPackets(listing.Lines)
+	want := map[iptables.Mode]uint64{iptables.ModeRedirect: 4, iptables.ModeTProxy: 2}[mode] // what TPROXY diverts is dropped by the chain that diverts
+	if packets < want {
+		t.Errorf("%d packets were held, want %d at least", packets, want)
+	}
+}
+
+// Without the chain connections are refused as before, also those that wait already. What TPROXY diverts is dropped, as before.
+func TestHold_ends_connectionsAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, b := range backends(t) {
+		t.Run(b.Name(), func(t *testing.T) {
+			t.Parallel()
+			pod, world := kerneltest.NewPod(t)
+			if _, err := b.Apply(t.Context(), pod.Path(), holding(t, iptables.ModeRedirect)); err != nil {
+				t.Fatal(err)
+			}
+			results := make(chan error, len(earlies()))
+			for _, e := range earlies() {
+				go func() {
+					_, _, err := e.dial(t.Context(), pod, world)
+					results <- err
+				}()
+			}
+			time.Sleep(300 * time.Millisecond)
+			if _, err := b.Apply(t.Context(), pod.Path(), configuration{spec: iptables.DefaultSpec()}.rules(t)); err != nil {
+				t.Fatal(err)
+			}
+			for range earlies() {
+				if err := <-results; !errors.Is(err, syscall.ECONNREFUSED) {
+					t.Errorf("error %v", err)
+				}
+			}
+			for _, e := range earlies() {
+				if _, took, err := e.dial(t.Context(), pod, world); !errors.Is(err, syscall.ECONNREFUSED) || took > 500*time.Millisecond {
+					t.Errorf("%s after the hold: error %v after %s", e.name, err, took)
+				}
+			}
+		})
+	}
+}
+
