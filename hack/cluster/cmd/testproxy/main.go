@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 )
 
 func main() {
@@ -55,8 +56,14 @@ func serve(ctx context.Context, args []string) error {
 	dns := flags.Uint("dns", 15053, "port of lookups, on loopback")
 	admin := flags.Uint("admin", 15000, "port of /connections and /counts, on loopback")
 	ready := flags.Uint("ready", 15021, "port of /healthz/ready, /connections and /counts, on every address")
+	after := flags.Duration("after", 0, "how long to wait before listening, as a proxy that starts slowly")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	select {
+	case <-time.After(*after):
+	case <-ctx.Done():
+		return nil
 	}
 	p := &proxy{log: newJournal(os.Stdout), transparent: *transparent}
 	for _, port := range []uint{*outbound, *inbound, *admin, *ready} {
