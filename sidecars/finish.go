@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"sync"
@@ -110,7 +111,10 @@ func finish(ctx context.Context, runtime Runtime, key podnet.Key, h home.Home) e
 	if err != nil {
 		return err
 	}
-	if err := h.NoteFinished(); err != nil {
+	switch err := h.NoteFinished(); {
+	case errors.Is(err, fs.ErrNotExist) && len(all) == 0: // it had no proxy yet, nor a home
+		return nil
+	case err != nil:
 		return err
 	}
 	notes := h.Notes()
