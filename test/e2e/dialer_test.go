@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -61,9 +62,14 @@ func (c *catcher) wantNone(t *testing.T) {
 const dials = 20
 
 // dialer is a pod whose only container does nothing but dial the world, from its first instruction on, and ends. It has no
-// proxy: what is redirected is refused, and what is not reaches the world. The number tells where: each has an address of its own.
+// proxy and waits for none: what is redirected is refused, and what is not reaches the world. The number tells where: each has an address of its own.
 func dialer(name string, annotations map[string]string, number, port int) *corev1.Pod {
 	f := families()[number%2]
+	annotations = maps.Clone(annotations)
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[keyHoldSeconds] = "0"
 	pod := newPod(name, annotations, corev1.Container{
 		Name: "app", Image: "localhost/testapp:1",
 		Args: []string{"dial", fmt.Sprintf("-n=%d", dials), "-every=2ms", "-last=" + corev1.TerminationMessagePathDefault, f.at(byte(1+number/2%250), uint16(port)).String()},

@@ -25,7 +25,7 @@ func wantSecurity(values map[string]any) *corev1.SecurityContext {
 		add = append(add, "SYS_PTRACE")
 	}
 	if sidecars, _ := values["sidecars"].(map[string]any); sidecars["enabled"] == true {
-		add = append(add, "KILL", "CHOWN", "DAC_OVERRIDE")
+		add = append(add, "KILL", "CHOWN", "DAC_OVERRIDE", "SETUID", "SETGID")
 	}
 	yes, no, root := true, false, int64(0)
 	return &corev1.SecurityContext{
