@@ -56,7 +56,7 @@ var rooms = []room{
 		dir: "iptables/kernel", own: "iptables iptables/foreign iptables/nftables iptables/routing iptables/xtables internal/netns internal/podnet internal/rawnetlink",
 		others: "golang.org/x/sys/unix",
 	},
-	{dir: "iptables/parking", own: "internal/netns internal/podnet iptables iptables/kernel", others: "golang.org/x/sys/unix"},
+	{dir: "iptables/parking", own: "internal/jitter internal/netns internal/podnet iptables iptables/kernel", others: "golang.org/x/sys/unix"},
 	{dir: "runtime/cri", own: "internal/podnet", others: "google.golang.org/grpc k8s.io/cri-api"},
 	{dir: "runtime/docker", own: "internal/podnet", others: "github.com/containerd/errdefs github.com/moby/moby"}, // errdefs has the client's classes of errors
 	{

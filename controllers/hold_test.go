@@ -54,9 +54,9 @@ func (p *fakeParking) take() string {
 // holds reports whether the kernel has rules that hold.
 func (b *bench) holds() bool { return strings.Contains(b.backend.held["/netns/1"], "held: ") }
 
-func (b *bench) visit(t *testing.T, by Hook) {
+func (b *bench) visit(t *testing.T) {
 	t.Helper()
-	if _, err := b.Ensure(t.Context(), by, b.sandbox); err != nil {
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -75,7 +75,7 @@ func TestHold_managedProxy_isWaitedForWheneverItIsMissed(t *testing.T) {
 		step := func(name string, after time.Duration, wantHolds bool, wantCalls string, wantEvents int) {
 			t.Helper()
 			time.Sleep(after)
-			b.visit(t, Watch)
+			b.visit(t)
 			if got := parking.take(); b.holds() != wantHolds || got != wantCalls || len(b.lateEvents()) != wantEvents {
 				t.Errorf("%s: holds %v, calls %q, events %q", name, b.holds(), got, b.lateEvents())
 			}
@@ -116,53 +116,58 @@ func TestHold_specHash_staysTheSame(t *testing.T) {
 		proxies := &fakeProxies{known: true}
 		b := choosing(t, "edge", proxies)
 		holding(b)
-		b.visit(t, Watch)
+		b.visit(t)
 		held := b.lastReport(t).SpecHash
 		time.Sleep(time.Minute)
-		b.visit(t, Watch)
+		b.visit(t)
 		if got := b.lastReport(t).SpecHash; b.holds() || got != held || got == "" {
 			t.Errorf("holds %v, %q after %q", b.holds(), got, held)
 		}
 	})
 }
 
+// heldFor visits a pod with a proxy in its spec whenever it is due, until its rules no longer hold. The proxy listens after a time; 0 is never.
+func (b *bench) heldFor(t *testing.T, l *fakeListeners, listensAfter time.Duration) time.Duration {
+	t.Helper()
+	began := time.Now()
+	if _, err := b.Ensure(t.Context(), NRI, announcedSandbox()); err != nil || !b.holds() {
+		t.Fatalf("holds %v, error %v", b.holds(), err)
+	}
+	for b.holds() && time.Since(began) < time.Minute {
+		wait := b.schedule().wait(b.Ledger.Of("uid-1"))
+		if wait <= 0 || wait > time.Second {
+			t.Fatalf("the next look is due in %s", wait)
+		}
+		time.Sleep(wait)
+		if listensAfter > 0 && time.Since(began) >= listensAfter {
+			l.ports = []uint16{15001, 15006}
+		}
+		b.visit(t)
+	}
+	return time.Since(began)
+}
+
 // The proxy in a pod's spec is waited for until it listens, and once.
 func TestHold_proxyInTheSpec_isWaitedForOnce(t *testing.T) {
 	for name, c := range map[string]struct {
-		listensAfter time.Duration // 0: never
-		holdsFor     time.Duration
-		events       int
+		listensAfter, heldFor time.Duration
+		events                int
 	}{
-		"it listens soon": {listensAfter: 5 * time.Second, holdsFor: 5 * time.Second},
-		"it never comes":  {holdsFor: 30 * time.Second, events: 1},
+		"it listens soon": {listensAfter: 5 * time.Second, heldFor: 5 * time.Second},
+		"it never comes":  {heldFor: 30 * time.Second, events: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b, l := newBench(t), &fakeListeners{}
 				holding(b)
 				b.Listeners = l
-				began := time.Now()
-				if _, err := b.Ensure(t.Context(), NRI, announcedSandbox()); err != nil || !b.holds() {
-					t.Fatalf("holds %v, error %v", b.holds(), err)
-				}
-				for b.holds() && time.Since(began) < time.Minute {
-					wait := b.schedule().wait(b.Ledger.Of("uid-1"))
-					if wait <= 0 || wait > time.Second {
-						t.Fatalf("the next look is due in %s", wait)
-					}
-					time.Sleep(wait)
-					if c.listensAfter > 0 && time.Since(began) >= c.listensAfter {
-						l.ports = []uint16{15001, 15006}
-					}
-					b.visit(t, Watch)
-				}
-				if held := time.Since(began); held != c.holdsFor || len(b.lateEvents()) != c.events {
+				if held := b.heldFor(t, l, c.listensAfter); held != c.heldFor || len(b.lateEvents()) != c.events {
 					t.Errorf("held for %s, events %q", held, b.lateEvents())
 				}
 				l.ports, l.looks = nil, 0
 				for range 5 { // nothing is held: nobody looks
 					time.Sleep(time.Second)
-					b.visit(t, Watch)
+					b.visit(t)
 				}
 				if b.holds() || l.looks != 0 {
 					t.Errorf("afterwards: holds %v, %d looks", b.holds(), l.looks)
@@ -187,28 +192,39 @@ func TestHold_initContainersBeforeTheProxy_areNotHeld(t *testing.T) {
 		"one that runs as the proxy": {init: []corev1.Container{{Name: "early", SecurityContext: &corev1.SecurityContext{RunAsUser: new(int64(1337))}}}, steps: []string{"> the sandbox"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := newBench(t)
-				holding(b)
-				b.Listeners = &fakeListeners{}
-				b.pods.pod.Spec = corev1.PodSpec{InitContainers: c.init, Containers: []corev1.Container{{Name: "app"}}}
-				if !slices.ContainsFunc(c.init, func(c corev1.Container) bool { return c.Name == intent.ProxyContainer }) {
-					b.pods.pod.Spec.Containers = append(b.pods.pod.Spec.Containers, corev1.Container{Name: intent.ProxyContainer})
-				}
-				for _, step := range c.steps {
-					name, want := strings.CutPrefix(step, "> ")
-					var err error
-					if name == "the sandbox" {
-						_, err = b.Ensure(t.Context(), NRI, announcedSandbox())
-					} else {
-						err = b.Creating(t.Context(), announcedSandbox(), name)
-					}
-					if err != nil || b.holds() != want {
-						t.Errorf("%s: holds %v, error %v", step, b.holds(), err)
-					}
-				}
-			})
+			synctest.Test(t, func(t *testing.T) { startOf(c.init).wantHeldFrom(t, c.steps) })
 		})
+	}
+}
+
+// start is a pod with init containers that starts: behind them come app, and istio-proxy if it is none of them.
+type start struct{ spec corev1.PodSpec }
+
+func startOf(init []corev1.Container) start {
+	s := start{corev1.PodSpec{InitContainers: init, Containers: []corev1.Container{{Name: "app"}}}}
+	if !slices.ContainsFunc(init, func(c corev1.Container) bool { return c.Name == intent.ProxyContainer }) {
+		s.spec.Containers = append(s.spec.Containers, corev1.Container{Name: intent.ProxyContainer})
+	}
+	return s
+}
+
+func (s start) wantHeldFrom(t *testing.T, steps []string) {
+	t.Helper()
+	b := newBench(t)
+	holding(b)
+	b.Listeners = &fakeListeners{}
+	b.pods.pod.Spec = s.spec
+	for _, step := range steps {
+		name, want := strings.CutPrefix(step, "> ")
+		var err error
+		if name == "the sandbox" {
+			_, err = b.Ensure(t.Context(), NRI, announcedSandbox())
+		} else {
+			err = b.Creating(t.Context(), announcedSandbox(), name)
+		}
+		if err != nil || b.holds() != want {
+			t.Errorf("%s: holds %v, error %v", step, b.holds(), err)
+		}
 	}
 }
 
@@ -219,12 +235,12 @@ func TestHold_withoutNRI_beginsWithTheStatus(t *testing.T) {
 		holding(b)
 		b.Listeners = &fakeListeners{}
 		b.pods.pod.Spec.InitContainers = []corev1.Container{{Name: "migrate"}}
-		b.visit(t, Watch)
+		b.visit(t)
 		if b.holds() {
 			t.Error("it holds while init containers run")
 		}
 		b.pods.pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: intent.ProxyContainer, User: &corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{UID: 1337}}}}
-		if b.visit(t, Watch); !b.holds() {
+		if b.visit(t); !b.holds() {
 			t.Error("it does not hold")
 		}
 	})
@@ -239,7 +255,7 @@ func TestCreating_proxyIsMadeAnew_isWaitedForAgain(t *testing.T) {
 		if _, err := b.Ensure(t.Context(), NRI, announcedSandbox()); err != nil {
 			t.Fatal(err)
 		}
-		if b.visit(t, Watch); b.holds() {
+		if b.visit(t); b.holds() {
 			t.Fatal("it holds although the proxy listens")
 		}
 		l.ports = nil
@@ -264,7 +280,7 @@ func TestHold_switchedOff_neverHolds(t *testing.T) {
 		b := choosing(t, "edge", proxies)
 		parking := holding(b)
 		change(b)
-		b.visit(t, Watch)
+		b.visit(t)
 		if got := parking.take(); b.holds() || got != "leave sandbox-1" {
 			t.Errorf("%s: holds %v, calls %q", name, b.holds(), got)
 		}
@@ -275,7 +291,7 @@ func TestHold_switchedOff_neverHolds(t *testing.T) {
 func TestPark_fails_isNoFailure(t *testing.T) {
 	b := choosing(t, "edge", &fakeProxies{known: true})
 	holding(b).err = errors.New("no capability")
-	if b.visit(t, Watch); !b.holds() {
+	if b.visit(t); !b.holds() {
 		t.Error("it does not hold")
 	}
 }
@@ -285,7 +301,7 @@ func TestPark_podWithOwnUsers_isNotParked(t *testing.T) {
 	b := choosing(t, "edge", &fakeProxies{known: true})
 	parking := holding(b)
 	b.pods.pod.Spec.HostUsers = new(false)
-	b.visit(t, Watch)
+	b.visit(t)
 	if got := parking.take(); !b.holds() || got != "" {
 		t.Errorf("holds %v, calls %q", b.holds(), got)
 	}
@@ -299,7 +315,7 @@ func TestForget_parked_isLeft(t *testing.T) {
 	} {
 		b := choosing(t, "edge", &fakeProxies{known: true})
 		parking := holding(b)
-		b.visit(t, Watch)
+		b.visit(t)
 		parking.take()
 		end(b)
 		if got := parking.take(); got != "leave sandbox-1" {

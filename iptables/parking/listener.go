@@ -87,7 +87,7 @@ func (l listener) open(spec iptables.Spec) (*spot, error) {
 // bind makes a socket of the proxy's owner, bound to its address and port. MPTCP is not spoken: the kernel resets such clients when it moves them.
 func (l listener) bind(spec iptables.Spec) (fd int, err error) {
 	domain, level, transparent := unix.AF_INET, unix.SOL_IP, unix.IP_TRANSPARENT
-	var at unix.Sockaddr = &unix.SockaddrInet4{Port: int(l.port)}
+	var at unix.Sockaddr
 	if l.address.Is4() {
 		at = &unix.SockaddrInet4{Port: int(l.port), Addr: l.address.As4()}
 	} else {

@@ -81,7 +81,7 @@ func (l *Lot) Park(ctx context.Context, s podnet.Sandbox, proxy string, spec ipt
 	}
 	l.spots[s.ID] = opened
 	for _, one := range opened {
-		go l.watch(s, one, until)
+		go l.watch(context.WithoutCancel(ctx), s, one, until)
 	}
 	return nil
 }
@@ -105,11 +105,11 @@ func (l *Lot) LeaveAll() {
 }
 
 // watch closes a listener once the proxy listens on its port, or at its deadline.
-func (l *Lot) watch(s podnet.Sandbox, one *spot, until time.Time) {
+func (l *Lot) watch(ctx context.Context, s podnet.Sandbox, one *spot, until time.Time) {
 	listens := func(ctx context.Context) (bool, error) {
 		return kernel.Visit(ctx, l.namespaces, s.Place(), func(ctx context.Context, ns *netns.NS) (bool, error) { return one.isSucceeded(ctx, ns) })
 	}
-	came, waiting := one.wait(until, listens)
+	came, waiting := one.wait(ctx, until, listens)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if came {

@@ -168,6 +168,35 @@ func (s site) dial(t *testing.T, n int) <-chan result {
 	return out
 }
 
+// awaitParked waits until so many connections wait in the proxy's stead.
+func (s site) awaitParked(t *testing.T, want uint32) {
+	t.Helper()
+	kerneltest.Eventually(t, "connections are parked", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		n, err := kernel.Visit(ctx, s.lot.namespaces, s.sandbox().Place(), func(ctx context.Context, ns *netns.NS) (uint32, error) {
+			out, err := kernel.Waiting(ctx, ns, outboundPort)
+			if err != nil {
+				return 0, err
+			}
+			in, err := kernel.Waiting(ctx, ns, inboundPort)
+			return out + in, err
+		})
+		return err == nil && n == want
+	})
+}
+
+// awaitHeld waits until so many packets were held.
+func (s site) awaitHeld(t *testing.T, want uint64) {
+	t.Helper()
+	driver := kerneltest.NewByPath(t, nftables.New(), nil)
+	kerneltest.Eventually(t, "packets are held", func() bool {
+		listing, _, err := driver.List(t.Context(), s.pod.Path())
+		n, _ := iptables.HeldPackets(listing.Lines)
+		return err == nil && n >= want
+	})
+}
+
 // Connections that are earlier than their proxy are open at once, and answered as soon as it listens.
 func TestPark_connectionsBeforeTheProxy_areAnsweredAtOnce(t *testing.T) {
 	t.Parallel()
@@ -179,7 +208,7 @@ func TestPark_connectionsBeforeTheProxy_areAnsweredAtOnce(t *testing.T) {
 				s.learn(t, hosts...)
 				s.park(t, 10*time.Second)
 				results := s.dial(t, 10)
-				time.Sleep(500 * time.Millisecond)
+				s.awaitParked(t, 40)
 				listens := time.Now()
 				s.listen(t, hosts...)
 				for r := range results {
@@ -230,7 +259,7 @@ func TestLeave_parked_isReset(t *testing.T) {
 	s.learn(t, "0.0.0.0", "::")
 	s.park(t, 20*time.Second)
 	results := s.dial(t, 1)
-	time.Sleep(300 * time.Millisecond)
+	s.awaitParked(t, 4)
 	s.lot.Leave("sandbox")
 	for r := range results {
 		if !errors.Is(r.err, syscall.ECONNRESET) {
@@ -253,10 +282,10 @@ func TestPark_twoAgents_connectionsGoToTheProxy(t *testing.T) {
 			s.park(t, 10*time.Second)
 			other.park(t, 10*time.Second)
 			results := s.dial(t, 10)
-			time.Sleep(300 * time.Millisecond)
+			s.awaitParked(t, 40)
 			if leaves {
 				s.lot.LeaveAll()
-				time.Sleep(100 * time.Millisecond)
+				s.awaitParked(t, 40)
 			}
 			s.listen(t, "0.0.0.0", "::")
 			for r := range results {
@@ -292,7 +321,7 @@ func TestPark_nobodyCanListenBeside_portsStayFree(t *testing.T) {
 			end()
 			s.wantFree(t)
 			results := s.dial(t, 1)
-			time.Sleep(300 * time.Millisecond)
+			s.awaitHeld(t, 4)
 			s.listen(t, "0.0.0.0", "::")
 			for r := range results {
 				if r.err != nil {
@@ -332,7 +361,7 @@ func TestPark_nothingWaits_nobodyLooks(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		one.wait(time.Now().Add(500*time.Millisecond), func(context.Context) (bool, error) { looks.Add(1); return false, nil })
+		one.wait(t.Context(), time.Now().Add(500*time.Millisecond), func(context.Context) (bool, error) { looks.Add(1); return false, nil })
 	}()
 	<-done
 	if looks.Load() != 0 {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"istio-pod-network-controller/internal/jitter"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables/kernel"
 )
@@ -58,7 +59,7 @@ func without(all []*spot, s *spot) []*spot {
 
 // wait returns once the listener is closed: by another call of close, because the proxy listens, or at a time. It looks for the proxy while connections
 // wait, and sleeps until the first one comes. came reports whether the proxy listens.
-func (s *spot) wait(until time.Time, listens func(context.Context) (bool, error)) (came bool, waiting uint64) {
+func (s *spot) wait(ctx context.Context, until time.Time, listens func(context.Context) (bool, error)) (came bool, waiting uint64) {
 	defer func() { s.close(); waiting = s.waiting }()
 	if err := s.file.SetReadDeadline(until); err != nil {
 		return false, 0
@@ -69,13 +70,12 @@ func (s *spot) wait(until time.Time, listens func(context.Context) (bool, error)
 	}
 	err = conn.Read(func(fd uintptr) (done bool) { return !isEmpty(int(fd)) })
 	for err == nil && time.Now().Before(until) {
-		ctx, cancel := context.WithTimeout(context.Background(), lookLimit)
-		came, err = listens(ctx)
+		looking, cancel := context.WithTimeout(ctx, lookLimit)
+		came, err = listens(looking)
 		cancel()
-		if came || err != nil {
+		if came || err != nil || !jitter.Wait(ctx, look) {
 			return came, 0
 		}
-		time.Sleep(look)
 		err = conn.Control(func(uintptr) {}) // fails once it is closed
 	}
 	return false, 0

@@ -75,7 +75,7 @@ func TestHold_connectionsBeforeTheProxy_wait(t *testing.T) {
 						results <- err
 					}()
 				}
-				time.Sleep(300 * time.Millisecond)
+				awaitHeld(t, b, pod, map[iptables.Mode]uint64{iptables.ModeRedirect: 4, iptables.ModeTProxy: 2}[mode]) // what TPROXY diverts is not counted
 				for _, port := range []int{15001, 15006} {
 					go kerneltest.Answer(kerneltest.ListenTCP(t, pod, kerneltest.Proxy, mode == iptables.ModeTProxy, fmt.Sprintf("[::]:%d", port)), fmt.Sprintf("proxy:%d", port))
 				}
@@ -84,24 +84,19 @@ func TestHold_connectionsBeforeTheProxy_wait(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				wantHeld(t, b, pod, mode)
 			})
 		}
 	}
 }
 
-// wantHeld wants counters of what has waited.
-func wantHeld(t *testing.T, b backend, pod *netns.NS, mode iptables.Mode) {
+// awaitHeld waits until so many packets were held.
+func awaitHeld(t *testing.T, b backend, pod *netns.NS, want uint64) {
 	t.Helper()
-	listing, _, err := b.List(t.Context(), pod.Path())
-	if err != nil {
-		t.Fatal(err)
-	}
-	packets, _ := iptables.HeldPackets(listing.Lines)
-	want := map[iptables.Mode]uint64{iptables.ModeRedirect: 4, iptables.ModeTProxy: 2}[mode] // what TPROXY diverts is dropped by the chain that diverts
-	if packets < want {
-		t.Errorf("%d packets were held, want %d at least", packets, want)
-	}
+	kerneltest.Eventually(t, "packets are held", func() bool {
+		listing, _, err := b.List(t.Context(), pod.Path())
+		packets, _ := iptables.HeldPackets(listing.Lines)
+		return err == nil && packets >= want
+	})
 }
 
 // Without the chain connections are refused as before, also those that wait already. What TPROXY diverts is dropped, as before.
@@ -121,7 +116,7 @@ func TestHold_ends_connectionsAreRefused(t *testing.T) {
 					results <- err
 				}()
 			}
-			time.Sleep(300 * time.Millisecond)
+			awaitHeld(t, b, pod, 4)
 			if _, err := b.Apply(t.Context(), pod.Path(), configuration{spec: iptables.DefaultSpec()}.rules(t)); err != nil {
 				t.Fatal(err)
 			}
@@ -138,4 +133,3 @@ func TestHold_ends_connectionsAreRefused(t *testing.T) {
 		})
 	}
 }
-
