@@ -146,7 +146,9 @@ func (p *Programmer) program(ctx context.Context, v visit) outcome {
 	}
 	if p.Ledger.Put(next) {
 		led(p.Proxies, v.sandbox, v.intent.LeadsTo)
-		p.report(programmed(v, want, next.Findings, proxyReady(p.Proxies, v), "traffic is redirected"))
+		r := programmed(v, want, next.Findings, proxyReady(p.Proxies, v), "traffic is redirected")
+		r.Held = h.held()
+		p.report(r)
 		follow(p.Proxies, v, v.intent.Profile)
 	}
 	if !changed {

@@ -36,6 +36,17 @@ type hold struct {
 // waits reports whether connections may wait now.
 func (h hold) waits() bool { return h.on && !h.since.IsZero() }
 
+// held returns what becomes of new connections, for the pod's report. A proxy in the pod's spec that is waited for is no news: it starts.
+func (h hold) held() string {
+	switch {
+	case h.since.IsZero() || h.inSpec && h.on:
+		return ""
+	case h.on:
+		return podreport.HeldWaits
+	}
+	return podreport.HeldRefused
+}
+
 // heldNow returns the hold of the rules that a sandbox was given.
 func heldNow(e Entry, s podnet.Sandbox) hold {
 	if e.Sandbox.ID != s.ID {

@@ -48,8 +48,10 @@ type Pod struct {
 	Created   time.Time `json:"created"`
 	Message   string    `json:"message,omitempty"`
 	// Backend, SpecHash, Reported and Notes come from the pod's report.
-	Backend  string    `json:"backend,omitempty"`
-	SpecHash string    `json:"specHash,omitempty"`
+	Backend  string `json:"backend,omitempty"`
+	SpecHash string `json:"specHash,omitempty"`
+	// Held is what becomes of new connections while the proxy does not listen: waits, or refused.
+	Held     string    `json:"held,omitempty"`
 	Reported time.Time `json:"reported,omitzero"`
 	Notes    string    `json:"notes,omitempty"`
 }
@@ -82,7 +84,7 @@ func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
 	}
 	out = Pod{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Created: pod.CreationTimestamp.UTC()}
 	if said, ok := podreport.DetailsOn(pod); ok {
-		out.Hook, out.Backend, out.SpecHash, out.Reported, out.Notes = said.Hook, said.Backend, said.SpecHash, said.Time, said.Notes
+		out.Hook, out.Backend, out.SpecHash, out.Reported, out.Notes, out.Held = said.Hook, said.Backend, said.SpecHash, said.Time, said.Notes, said.Held
 	}
 	if reported {
 		out.State, out.Message = reportedState(condition, status)

@@ -48,7 +48,15 @@ type Details struct {
 	Notes      string    `json:"notes,omitempty"`
 	LastRepair Repair    `json:"lastRepair,omitzero"`
 	Listening  string    `json:"listening,omitempty"`
+	// Held is HeldWaits or HeldRefused while the proxy does not listen, as far as the agent knows; else "".
+	Held string `json:"held,omitempty"`
 }
+
+// What becomes of new connections while the proxy does not listen.
+const (
+	HeldWaits   = "waits"
+	HeldRefused = "refused"
+)
 
 // DetailsOn returns what a pod's annotation says.
 func DetailsOn(pod *corev1.Pod) (said Details, ok bool) {
