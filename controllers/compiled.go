@@ -14,8 +14,8 @@ import (
 type compiled struct {
 	spec  iptables.Spec
 	rules iptables.Ruleset
-	// holding are the rules that have new connections wait for the proxy.
-	holding iptables.Ruleset
+	// holding are the rules that have new connections wait for the proxy, by the families in which they do.
+	holding map[iptables.Hold]func() (iptables.Ruleset, error)
 	// hash is of the Spec and of its rules: another version of the agent may have other rules for it.
 	hash string
 }
@@ -45,9 +45,9 @@ func (c *compiler) compile(spec iptables.Spec) (*compiled, error) {
 	if c.done == nil || len(c.done) >= maxCompiled {
 		c.done = map[string]weak.Pointer[compiled]{}
 	}
-	holding, err := iptables.HoldingRules(spec)
-	if err != nil {
-		return nil, err
+	holding := map[iptables.Hold]func() (iptables.Ruleset, error){}
+	for _, families := range []iptables.Hold{iptables.HoldIPv4, iptables.HoldIPv6, iptables.HoldBoth} {
+		holding[families] = sync.OnceValues(func() (iptables.Ruleset, error) { return iptables.HoldingRules(spec, families) })
 	}
 	out := &compiled{spec: spec, rules: rules, holding: holding, hash: hashOf(key, rules)}
 	c.done[key] = weak.Make(out)
@@ -56,8 +56,10 @@ func (c *compiler) compile(spec iptables.Spec) (*compiled, error) {
 
 // ruleset returns the rules for a hold. Its hash is the same for all: rules that hold come and go while a pod runs.
 func (c *compiled) ruleset(h hold) *iptables.Ruleset {
-	if h.on {
-		return &c.holding
+	if h.in != iptables.HoldNone {
+		if rules, err := c.holding[h.in](); err == nil { // the same Spec has rules without it
+			return &rules
+		}
 	}
 	return &c.rules
 }

@@ -11,6 +11,7 @@ import (
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/podreport"
+	"istio-pod-network-controller/iptables"
 )
 
 // holdPoll is the time between two looks for the listener of a proxy in the pod's spec, while connections wait for it.
@@ -23,8 +24,10 @@ const holdPoll = time.Second
 //   - A proxy in the pod's spec is waited for until somebody listens: from the creation of its container, or of the first container that does not stand
 //     before it. Init containers before it would wait for what comes after their end.
 type hold struct {
-	// on reports whether the rules hold.
-	on bool
+	// in is in which families the rules hold. A ready proxy may listen in one alone: in the other one connections are refused.
+	in iptables.Hold
+	// seen is when they were looked for last.
+	seen time.Time
 	// since is when the proxy was missed first; zero: it is not missed.
 	since time.Time
 	// limit is how long it is waited for; 0: connections are refused.
@@ -33,15 +36,18 @@ type hold struct {
 	inSpec, done bool
 }
 
+// on reports whether the rules hold.
+func (h hold) on() bool { return h.in != iptables.HoldNone }
+
 // waits reports whether connections may wait now.
-func (h hold) waits() bool { return h.on && !h.since.IsZero() }
+func (h hold) waits() bool { return h.on() && !h.since.IsZero() }
 
 // held returns what becomes of new connections, for the pod's report. A proxy in the pod's spec that is waited for is no news: it starts.
 func (h hold) held() string {
 	switch {
-	case h.since.IsZero() || h.inSpec && h.on:
+	case h.since.IsZero() || h.inSpec && h.on():
 		return ""
-	case h.on:
+	case h.on():
 		return podreport.HeldWaits
 	}
 	return podreport.HeldRefused
@@ -70,13 +76,16 @@ func (h hold) again(now time.Time) time.Duration {
 // missed returns the hold of a sandbox whose proxy is missed, and whether it has not come in time just now: connections are refused then.
 func (h hold) missed(now time.Time) (next hold, late bool) {
 	if h.since.IsZero() {
-		h.since, h.on = now, true
+		h.since = now
+		if !h.on() {
+			h.in = iptables.HoldBoth
+		}
 		return h, false
 	}
-	was := h.on
-	h.on = now.Sub(h.since) < h.limit
-	h.done = h.inSpec && !h.on
-	return h, was && !h.on
+	if late = h.on() && now.Sub(h.since) >= h.limit; late {
+		h.in, h.done = iptables.HoldNone, h.inSpec
+	}
+	return h, late
 }
 
 // holdOf decides about the sandbox of a visit. It returns words about a proxy that has not come in time, or "".
@@ -90,7 +99,7 @@ func (p *Programmer) holdOf(ctx context.Context, v visit) (h hold, late string) 
 		return hold{inSpec: h.inSpec}, ""
 	case v.intent.Managed:
 		if proxyReady(p.Proxies, v) {
-			return hold{on: true, limit: h.limit}, ""
+			return p.ready(ctx, v, h), ""
 		}
 	case v.creates == intent.ProxyContainer: // also anew, after its end
 		h.since, h.done = time.Time{}, false
@@ -120,7 +129,7 @@ func (p *Programmer) park(ctx context.Context, v visit, h hold) {
 	switch {
 	case h.waits():
 		err = p.Parking.Park(ctx, v.sandbox, proxy, v.intent.Spec, h.since.Add(h.limit))
-	case h.on && (was == hold{} || !was.since.IsZero()): // it serves since a moment, or since before the agent's start
+	case h.on() && (was == hold{} || !was.since.IsZero()): // it serves since a moment, or since before the agent's start
 		err = p.Parking.Learn(ctx, v.sandbox, proxy, v.intent.Spec)
 		p.Parking.Leave(v.sandbox.ID)
 	default:
@@ -129,6 +138,28 @@ func (p *Programmer) park(ctx context.Context, v visit, h hold) {
 	if err != nil {
 		log.FromContext(ctx).V(1).Info("connections wait for the proxy by retransmissions alone", "reason", err.Error())
 	}
+}
+
+// familiesPause is the time between two looks in which families a ready proxy listens: its next version may do so in others.
+const familiesPause = time.Minute
+
+// ready returns the hold of a sandbox whose proxy is ready: it holds in the families in which the proxy listens, for the moment of a crash.
+func (p *Programmer) ready(ctx context.Context, v visit, h hold) hold {
+	now := time.Now()
+	if h.on() && h.since.IsZero() && (now.Sub(h.seen) < familiesPause || v.by != Verify) {
+		return h
+	}
+	h.since, h.seen, h.in = time.Time{}, now, iptables.HoldBoth
+	if p.Listeners == nil {
+		return h
+	}
+	switch in, err := p.Listeners.Families(ctx, v.sandbox.Place(), v.intent.Spec.ProxyPorts()); {
+	case err != nil:
+		log.FromContext(ctx).V(1).Info("the proxy's sockets not read", "reason", err.Error())
+	case in != iptables.HoldNone:
+		h.in = in
+	}
+	return h
 }
 
 // begins reports whether the proxy in a pod's spec is waited for from now on: no container comes before it, or they have all ended.

@@ -323,3 +323,39 @@ func TestForget_parked_isLeft(t *testing.T) {
 		}
 	}
 }
+
+// A ready proxy may listen in one family alone: there connections wait in the moment of its crash, and in the other one they are refused.
+func TestHold_readyProxy_holdsInItsFamilies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proxies, l := &fakeProxies{known: true}, &fakeListeners{families: iptables.HoldIPv4}
+		b := choosing(t, "edge", proxies)
+		holding(b)
+		b.Listeners, b.VerifyInterval = l, 15*time.Second
+		hold := func() iptables.Hold { e, _ := b.Ledger.Of("uid-1"); return e.hold.in }
+		if b.visit(t); hold() != iptables.HoldBoth {
+			t.Errorf("before it listens: %d", hold())
+		}
+		proxies.ready = true
+		if b.visit(t); hold() != iptables.HoldIPv4 || !b.holds() {
+			t.Errorf("ready: %d", hold())
+		}
+		proxies.ready = false
+		if b.visit(t); hold() != iptables.HoldIPv4 {
+			t.Errorf("crashed: %d", hold())
+		}
+		proxies.ready, l.families = true, iptables.HoldBoth
+		if b.visit(t); hold() != iptables.HoldBoth {
+			t.Errorf("its successor: %d", hold())
+		}
+		l.families, l.looks = iptables.HoldIPv6, 0
+		for range 8 { // two minutes
+			time.Sleep(15 * time.Second)
+			if _, err := b.Ensure(t.Context(), Verify, b.sandbox); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if hold() != iptables.HoldIPv6 || l.looks != 2 {
+			t.Errorf("after two minutes: %d, %d looks", hold(), l.looks)
+		}
+	})
+}

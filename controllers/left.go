@@ -9,7 +9,7 @@ import (
 
 // programmedAs reports whether a sandbox was programmed with want.
 func (e Entry) programmedAs(s podnet.Sandbox, want *compiled, h hold) bool {
-	return e.Sandbox.ID == s.ID && e.compiled != nil && e.compiled.hash == want.hash && e.hold.on == h.on
+	return e.Sandbox.ID == s.ID && e.compiled != nil && e.compiled.hash == want.hash && e.hold.in == h.in
 }
 
 // checkedSoon is the longest interval at which a change of the pod needs no look of its own.

@@ -25,11 +25,18 @@ type fakeListeners struct {
 	asked int
 	// looks counts questions about the proxy's ports.
 	looks int
+	// families are those in which the proxy listens.
+	families iptables.Hold
 }
 
 func (f *fakeListeners) Unheard(_ context.Context, _ podnet.Place, of []uint16) ([]uint16, error) {
 	f.looks++
 	return slices.DeleteFunc(slices.Clone(of), func(p uint16) bool { return slices.Contains(f.ports, p) }), f.err
+}
+
+func (f *fakeListeners) Families(context.Context, podnet.Place, []uint16) (iptables.Hold, error) {
+	f.looks++
+	return f.families, f.err
 }
 
 func (f *fakeListeners) Listening(context.Context, podnet.Place, func(uint32) bool) ([]uint16, error) {

@@ -2,6 +2,17 @@ package iptables
 
 import "strings"
 
+// Hold says in which families new connections wait for the proxy. Where it listens in one family alone, it is waited for in vain in the other one.
+type Hold uint8
+
+// The holds. HoldBoth is their sum.
+const (
+	HoldNone Hold = 0
+	HoldIPv4 Hold = 1
+	HoldIPv6 Hold = 2
+	HoldBoth      = HoldIPv4 | HoldIPv6
+)
+
 // commentHeld is the comment of the rules whose counters say how many packets were held.
 const commentHeld = "held: it waits for the proxy"
 
@@ -22,13 +33,18 @@ func HeldPackets(lines []Line) (packets uint64, holds bool) {
 //
 // The chain comes behind the redirects, where the kernel knows which socket takes the packet. What TPROXY diverts keeps its port, and is dropped without
 // a listener by the chain that diverts.
-func hold(s Spec) []Chain {
+func hold(s Spec, families Hold) []Chain {
 	ports := s.ProxyPorts()
-	if len(ports) == 0 {
+	if families == HoldNone || len(ports) == 0 {
 		return nil
 	}
 	r := &rules{}
 	r.add("packets of open connections", direct(), tcp(), not(opening()))
+	for f, number := range map[Hold]uint32{HoldIPv4: IPv6, HoldIPv6: IPv4} {
+		if families == f {
+			r.add("nobody listens in the other family", direct(), num(Family, number))
+		}
+	}
 	for _, p := range ports {
 		r.add("somebody listens", direct(), tcp(), port(p), num(Socket, AnySocket))
 		r.add(commentHeld, Action{Verb: Drop}, tcp(), port(p))

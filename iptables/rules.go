@@ -9,21 +9,17 @@ import (
 
 // Rules returns what a pod's namespace must hold for spec. It has rules for both families (unless IPv6 stays direct), whatever
 // addresses the pod has now: it may get others later. The rules have the order of Istio's own rule set.
-func Rules(spec Spec) (Ruleset, error) { return rulesOf(spec, false) }
+func Rules(spec Spec) (Ruleset, error) { return HoldingRules(spec, HoldNone) }
 
-// HoldingRules returns Rules, and has new connections wait for a proxy that does not listen yet.
-func HoldingRules(spec Spec) (Ruleset, error) { return rulesOf(spec, true) }
-
-func rulesOf(spec Spec, holds bool) (Ruleset, error) {
+// HoldingRules returns Rules, and has new connections of some families wait for a proxy that does not listen yet.
+func HoldingRules(spec Spec, holds Hold) (Ruleset, error) {
 	if err := spec.Validate(); err != nil {
 		return Ruleset{}, fmt.Errorf("compute rules: %w", err)
 	}
 	d := &declared{}
 	chains := append(outbound(spec, d), inbound(spec, d)...)
 	chains = slices.Concat(chains, divert(spec, d, chains), zones(spec))
-	if holds {
-		chains = append(chains, hold(spec)...)
-	}
+	chains = append(chains, hold(spec, holds)...)
 	slices.SortFunc(*d, func(a, b Set) int { return cmp.Compare(a.Name, b.Name) })
 	out := Ruleset{Sets: *d, Chains: chains, Loopback: true, Routing: spec.divertsInbound()}
 	if spec.DirectIPv6 {

@@ -126,10 +126,15 @@ func look(ctx context.Context, b kernel.Backend, at podnet.Place, spec iptables.
 	if _, holds := iptables.HeldPackets(found.Lines); !holds {
 		return found, nil
 	}
-	if want, err = iptables.HoldingRules(spec); err != nil {
-		return found, err
+	for _, families := range []iptables.Hold{iptables.HoldBoth, iptables.HoldIPv4, iptables.HoldIPv6} {
+		if want, err = iptables.HoldingRules(spec, families); err == nil {
+			found, err = b.Look(ctx, at, &want)
+		}
+		if err != nil || len(found.Drift) == 0 {
+			break
+		}
 	}
-	return b.Look(ctx, at, &want)
+	return found, err
 }
 
 // printPreempting prints foreign chains that see packets before our rules.

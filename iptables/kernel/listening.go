@@ -13,6 +13,7 @@ import (
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/rawnetlink"
+	"istio-pod-network-controller/iptables"
 )
 
 // Lengths and offsets of struct inet_diag_req and struct inet_diag_msg in include/uapi/linux/inet_diag.h.
@@ -73,6 +74,23 @@ func (n Namespaces) Unheard(ctx context.Context, at podnet.Place, ports []uint16
 			return nil, err
 		}
 		return unheard, nil
+	})
+}
+
+// Families returns in which families somebody listens on one of the ports at least. It implements controllers.Listeners.
+func (n Namespaces) Families(ctx context.Context, at podnet.Place, ports []uint16) (iptables.Hold, error) {
+	return Visit(ctx, n, at, func(ctx context.Context, ns *netns.NS) (in iptables.Hold, err error) {
+		err = EachListener(ctx, ns, func(s Socket) (more bool) {
+			switch {
+			case !slices.Contains(ports, s.Port):
+			case s.Address.Is4() || s.V6Only:
+				in |= map[bool]iptables.Hold{true: iptables.HoldIPv4, false: iptables.HoldIPv6}[s.Address.Is4()]
+			default:
+				in = iptables.HoldBoth
+			}
+			return in != iptables.HoldBoth
+		})
+		return in, err
 	})
 }
 

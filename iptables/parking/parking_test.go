@@ -47,7 +47,7 @@ func newSite(t *testing.T, mode iptables.Mode) site {
 	}
 	s := site{lot: New(in), mode: mode}
 	s.pod, s.world = kerneltest.NewPod(t)
-	rules, err := iptables.HoldingRules(specOf(mode))
+	rules, err := iptables.HoldingRules(specOf(mode), iptables.HoldBoth)
 	if err == nil {
 		_, err = kernel.New(in, nftables.New()).Apply(t.Context(), s.sandbox().Place(), rules)
 	}

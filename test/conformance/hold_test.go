@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ import (
 // holding are the rules of a mode that have connections wait for the proxy.
 func holding(t *testing.T, mode iptables.Mode) iptables.Ruleset {
 	t.Helper()
-	r, err := iptables.HoldingRules(with(func(s *iptables.Spec) { s.Mode = mode }))
+	r, err := iptables.HoldingRules(with(func(s *iptables.Spec) { s.Mode = mode }), iptables.HoldBoth)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,5 +132,34 @@ func TestHold_ends_connectionsAreRefused(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Where the proxy listens in one family alone, connections of the other one are refused at once.
+func TestHold_oneFamily_theOtherIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, b := range backends(t) {
+		for families, refused := range map[iptables.Hold]string{iptables.HoldIPv4: "IPv6", iptables.HoldIPv6: "IPv4"} {
+			t.Run(fmt.Sprintf("%s/%s is refused", b.Name(), refused), func(t *testing.T) {
+				t.Parallel()
+				pod, world := kerneltest.NewPod(t)
+				rules, err := iptables.HoldingRules(iptables.DefaultSpec(), families)
+				if err == nil {
+					_, err = b.Apply(t.Context(), pod.Path(), rules)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if drift, err := b.Verify(t.Context(), pod.Path(), rules); err != nil || len(drift) > 0 {
+					t.Errorf("drift %q, error %v", drift, err)
+				}
+				for _, e := range earlies() {
+					_, _, err := e.dial(t.Context(), pod, world)
+					if isRefused := errors.Is(err, syscall.ECONNREFUSED); err == nil || isRefused != strings.HasSuffix(e.name, refused) {
+						t.Errorf("%s: error %v", e.name, err)
+					}
+				}
+			})
+		}
 	}
 }

@@ -269,7 +269,7 @@ func TestRules_randomSpecs_textsLoadAsTheSameRules(t *testing.T) {
 				if s.LoopbackCIDR.Bits() == 8 { // nft compares one byte then, which no backend does
 					s.LoopbackCIDR = netip.MustParsePrefix("127.0.0.0/30")
 				}
-				r, err := iptables.HoldingRules(s)
+				r, err := iptables.HoldingRules(s, iptables.HoldBoth)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -66,7 +66,7 @@ func compare(t *testing.T, r iptables.Ruleset, hook iptables.Hook, p Packet, wan
 func TestHoldingRules_randomPackets_meetTheContract(t *testing.T) {
 	held := 0
 	forEach(t, func(d draw, s iptables.Spec, _ iptables.Ruleset, e edges) {
-		r, err := iptables.HoldingRules(s)
+		r, err := iptables.HoldingRules(s, iptables.HoldBoth)
 		if err != nil {
 			t.Fatal(err)
 		}
