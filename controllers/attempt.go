@@ -119,7 +119,8 @@ func (p *Programmer) program(ctx context.Context, v visit) outcome {
 		v.wrong = err
 		return p.refuse(ctx, v)
 	}
-	h, late := p.holdOf(ctx, v)
+	known, _ := p.Ledger.Of(v.sandbox.UID)
+	h, late := holdOf(ctx, p.Listeners, p.Proxies, known, v)
 	inTurn, end, err := v.begin(ctx)
 	if err != nil {
 		return p.fail(ctx, v, fmt.Errorf("apply rules: %w", err))
@@ -140,7 +141,7 @@ func (p *Programmer) program(ctx context.Context, v visit) outcome {
 		p.Reporter.Event(v.sandbox, podreport.ReasonListening, news)
 	}
 	next.Findings = unheard(inTurn, p.Listeners, v, next.Findings)
-	p.park(inTurn, v, h)
+	park(inTurn, p.Parking, known, v, h)
 	if late != "" {
 		p.Reporter.Event(v.sandbox, podreport.ReasonProxyLate, late)
 	}
@@ -189,7 +190,7 @@ func (p *Programmer) remove(ctx context.Context, v visit) outcome {
 		end()
 		return p.fail(ctx, v, fmt.Errorf("remove rules: %w", err))
 	}
-	p.leave(v.sandbox.ID)
+	leave(p.Parking, v.sandbox.ID)
 	led(p.Proxies, v.sandbox, nil)
 	follow(p.Proxies, v, "")
 	before, known := p.Ledger.Of(v.sandbox.UID)

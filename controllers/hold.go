@@ -89,24 +89,23 @@ func (h hold) missed(now time.Time) (next hold, late bool) {
 }
 
 // holdOf decides about the sandbox of a visit. It returns words about a proxy that has not come in time, or "".
-func (p *Programmer) holdOf(ctx context.Context, v visit) (h hold, late string) {
-	known, _ := p.Ledger.Of(v.sandbox.UID)
+func holdOf(ctx context.Context, from Listeners, proxies Proxies, known Entry, v visit) (h hold, late string) {
 	h = heldNow(known, v.sandbox)
 	h.limit, h.inSpec = v.intent.Hold, !v.intent.Managed
 	ports := v.intent.Spec.ProxyPorts()
 	switch {
-	case h.limit == 0 || len(ports) == 0 || h.inSpec && p.Listeners == nil: // nobody could say when it has come
+	case h.limit == 0 || len(ports) == 0 || h.inSpec && from == nil: // nobody could say when it has come
 		return hold{inSpec: h.inSpec}, ""
 	case v.intent.Managed:
-		if proxyReady(p.Proxies, v) {
-			return p.ready(ctx, v, h), ""
+		if proxyReady(proxies, v) {
+			return whileReady(ctx, from, v, h), ""
 		}
 	case v.creates == intent.ProxyContainer: // also anew, after its end
 		h.since, h.done = time.Time{}, false
 	case h.done || h.since.IsZero() && !begins(v):
 		return hold{inSpec: true, done: h.done, limit: h.limit}, ""
 	case !v.by.early():
-		if ports = p.missing(ctx, v.sandbox, ports); len(ports) == 0 {
+		if ports = missing(ctx, from, v, ports); len(ports) == 0 {
 			return hold{inSpec: true, done: true, limit: h.limit}, ""
 		}
 	}
@@ -120,20 +119,19 @@ func (p *Programmer) holdOf(ctx context.Context, v visit) (h hold, late string) 
 
 // park has the connections to a proxy that the agent runs wait in its stead, where that is possible: the client need not try again. It works within the
 // turn. Proxies of pods with users of their own have other numbers on the node.
-func (p *Programmer) park(ctx context.Context, v visit, h hold) {
-	if p.Parking == nil || !v.intent.Managed || v.pod.Spec.HostUsers != nil && !*v.pod.Spec.HostUsers {
+func park(ctx context.Context, in Parking, known Entry, v visit, h hold) {
+	if in == nil || !v.intent.Managed || v.pod.Spec.HostUsers != nil && !*v.pod.Spec.HostUsers {
 		return
 	}
-	before, _ := p.Ledger.Of(v.sandbox.UID)
-	was, proxy, err := heldNow(before, v.sandbox), v.intent.LeadsTo.Profile, error(nil)
+	was, proxy, err := heldNow(known, v.sandbox), v.intent.LeadsTo.Profile, error(nil)
 	switch {
 	case h.waits():
-		err = p.Parking.Park(ctx, v.sandbox, proxy, v.intent.Spec, h.since.Add(h.limit))
+		err = in.Park(ctx, v.sandbox, proxy, v.intent.Spec, h.since.Add(h.limit))
 	case h.on() && (was == hold{} || !was.since.IsZero()): // it serves since a moment, or since before the agent's start
-		err = p.Parking.Learn(ctx, v.sandbox, proxy, v.intent.Spec)
-		p.Parking.Leave(v.sandbox.ID)
+		err = in.Learn(ctx, v.sandbox, proxy, v.intent.Spec)
+		in.Leave(v.sandbox.ID)
 	default:
-		p.Parking.Leave(v.sandbox.ID)
+		in.Leave(v.sandbox.ID)
 	}
 	if err != nil {
 		log.FromContext(ctx).V(1).Info("connections wait for the proxy by retransmissions alone", "reason", err.Error())
@@ -143,17 +141,17 @@ func (p *Programmer) park(ctx context.Context, v visit, h hold) {
 // familiesPause is the time between two looks in which families a ready proxy listens: its next version may do so in others.
 const familiesPause = time.Minute
 
-// ready returns the hold of a sandbox whose proxy is ready: it holds in the families in which the proxy listens, for the moment of a crash.
-func (p *Programmer) ready(ctx context.Context, v visit, h hold) hold {
+// whileReady returns the hold of a sandbox whose proxy is ready: it holds in the families in which the proxy listens, for the moment of a crash.
+func whileReady(ctx context.Context, from Listeners, v visit, h hold) hold {
 	now := time.Now()
 	if h.on() && h.since.IsZero() && (now.Sub(h.seen) < familiesPause || v.by != Verify) {
 		return h
 	}
 	h.since, h.seen, h.in = time.Time{}, now, iptables.HoldBoth
-	if p.Listeners == nil {
+	if from == nil {
 		return h
 	}
-	switch in, err := p.Listeners.Families(ctx, v.sandbox.Place(), v.intent.Spec.ProxyPorts()); {
+	switch in, err := from.Families(ctx, v.sandbox.Place(), v.intent.Spec.ProxyPorts()); {
 	case err != nil:
 		log.FromContext(ctx).V(1).Info("the proxy's sockets not read", "reason", err.Error())
 	case in != iptables.HoldNone:
@@ -169,8 +167,8 @@ func begins(v visit) bool {
 }
 
 // missing returns the ports on which nobody listens; none if that cannot be found out.
-func (p *Programmer) missing(ctx context.Context, s podnet.Sandbox, ports []uint16) []uint16 {
-	missing, err := p.Listeners.Unheard(ctx, s.Place(), ports)
+func missing(ctx context.Context, from Listeners, v visit, ports []uint16) []uint16 {
+	missing, err := from.Unheard(ctx, v.sandbox.Place(), ports)
 	if err != nil {
 		log.FromContext(ctx).V(1).Info("the proxy's sockets not read", "reason", err.Error())
 	}
@@ -187,4 +185,11 @@ func (p *Programmer) Creating(ctx context.Context, s podnet.Sandbox, container s
 	_, err := p.ensure(ctx, NRI, known.Sandbox, ensureTimeout, container)
 	p.requeueWhenDue(s)
 	return err
+}
+
+// leave has no connection of a sandbox wait any more.
+func leave(in Parking, sandboxID string) {
+	if in != nil {
+		in.Leave(sandboxID)
+	}
 }

@@ -69,20 +69,13 @@ func (p *Programmer) schedule() schedule {
 // Forget drops a sandbox that is gone; its rules went with its namespace.
 func (p *Programmer) Forget(sandboxID string) {
 	p.Ledger.Forget(sandboxID)
-	p.leave(sandboxID)
-}
-
-// leave has no connection of a sandbox wait any more.
-func (p *Programmer) leave(sandboxID string) {
-	if p.Parking != nil {
-		p.Parking.Leave(sandboxID)
-	}
+	leave(p.Parking, sandboxID)
 }
 
 // forgetPod drops everything that is remembered of a deleted pod.
 func (p *Programmer) forgetPod(uid string) {
 	if known, ok := p.Ledger.Of(uid); ok {
-		p.leave(known.Sandbox.ID)
+		leave(p.Parking, known.Sandbox.ID)
 	}
 	p.Ledger.ForgetPod(uid)
 	p.Reporter.Forget(uid)

@@ -60,11 +60,7 @@ func serve(ctx context.Context, args []string) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	select {
-	case <-time.After(*after):
-	case <-ctx.Done():
-		return nil
-	}
+	<-time.After(*after)
 	p := &proxy{log: newJournal(os.Stdout), transparent: *transparent}
 	for _, port := range []uint{*outbound, *inbound, *admin, *ready} {
 		p.own = append(p.own, uint16(port))
