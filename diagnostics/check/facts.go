@@ -91,6 +91,7 @@ type Pod struct {
 	Fault           string   // a wrong setting
 	Profile         string   // the ProxyProfile that it has chosen
 	Misplaced       []string // keys that nearly are ours
+	Ending          []string // images at registries that end
 	MemoryRoom      int64    // bytes, as memoryRoom has it
 	MemoryLimited   bool
 	Status          string // the agent's annotation
@@ -119,6 +120,7 @@ type Revision struct {
 	Name                      string // "" for the control plane without a revision
 	OutboundPort, InboundPort int    // meshConfig's; 0 if it does not say
 	CNI                       *bool  // the injector's pilot.cni.enabled; nil if it does not say
+	Hub                       string // the injector's global.hub; "" if it does not say
 }
 
 // Autoscaler is a program that has to know the startup taint.

@@ -59,7 +59,7 @@ func (i *Istio) readRevision(ctx context.Context, g Gatherer, suffix string) err
 		r.OutboundPort, r.InboundPort = meshPortsOf(mesh.Data["mesh"])
 	}
 	if values != nil {
-		r.CNI = cniOf(values.Data["values"])
+		r.CNI, r.Hub = cniOf(values.Data["values"]), hubOf(values.Data["values"])
 	}
 	i.Revisions = append(i.Revisions, r)
 	return i.readUntaint(ctx, g, "istiod"+suffix)

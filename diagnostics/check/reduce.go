@@ -41,6 +41,7 @@ func podOf(pod *corev1.Pod, namespace map[string]string, config intent.Config) P
 		OwnRuntime: pod.Spec.RuntimeClassName != nil, Misplaced: intent.Misplaced(pod.Annotations, pod.Labels),
 	}
 	p.MemoryRoom, p.MemoryLimited = memoryRoom(pod)
+	p.Ending = endingImages(pod)
 	p.Revision, p.Injected = revisionOf(pod)
 	all := containersOf(pod)
 	for i := range all {
