@@ -45,8 +45,7 @@ type values struct {
 		Proxy        struct {
 			ClusterDomain, ComponentLogLevel, LogLevel, OutlierLogPath, Tracer string
 
-			HoldApplicationUntilProxyStarts bool
-			Lifecycle                       map[string]any
+			Lifecycle map[string]any
 		}
 	}
 	Pilot                  struct{ Env map[string]any }

@@ -53,7 +53,6 @@ func (m *Mesh) notHonoured(p Pod, config map[string]any) (out []string) {
 		{templates != "" && templates != "sidecar", "injection templates " + templates + " have no effect: the proxy is as by Istio's template sidecar"},
 		{mode != redirect, "interception mode " + mode + " has no effect: the proxy takes connections by " + redirect},
 		{own[keyStatusPort] == "0", "annotation " + keyStatusPort + "=0 has no effect: readiness needs the port"},
-		{config["holdApplicationUntilProxyStarts"] == true || g.Proxy.HoldApplicationUntilProxyStarts, "holdApplicationUntilProxyStarts has no effect: containers start beside the proxy"},
 		{len(g.Proxy.Lifecycle) > 0, "the mesh's value global.proxy.lifecycle has no effect: the kubelet does not run the proxy"},
 		{g.MountMtlsCerts, "the mesh's value global.mountMtlsCerts has no effect: the secret is not mounted"},
 		{g.CAName == "GkeWorkloadCertificate", "the mesh's value global.caName=GkeWorkloadCertificate has no effect: its volume is not mounted"},
