@@ -53,12 +53,19 @@ func listenersOf(ctx context.Context, ns *netns.NS, spec iptables.Spec) (all []l
 // mostListeners bounds the listeners of one proxy: one for each port, family, and thread.
 const mostListeners = 512
 
-// openAll opens a listener beside each of a proxy's, or none.
+// openAll opens a listener in the stead of each of a proxy's, or none. Where somebody listens already, nothing waits.
 func openAll(ctx context.Context, ns *netns.NS, spec iptables.Spec, all []listener) (out []*spot, err error) {
 	if err := kernel.MigrateRequests(ns); err != nil {
 		return nil, err
 	}
+	heard := map[uint16]bool{}
+	if err := kernel.EachListener(ctx, ns, func(s kernel.Socket) (more bool) { heard[s.Port] = true; return true }); err != nil {
+		return nil, err
+	}
 	for _, l := range all {
+		if heard[l.port] {
+			continue
+		}
 		s, err := l.open(spec)
 		if errors.Is(err, unix.EADDRINUSE) { // a process of the pod has the port, or a proxy that lets nobody listen beside it
 			continue

@@ -110,6 +110,11 @@ func (l *Lot) watch(ctx context.Context, s podnet.Sandbox, one *spot, until time
 		return kernel.Visit(ctx, l.namespaces, s.Place(), func(ctx context.Context, ns *netns.NS) (bool, error) { return one.isSucceeded(ctx, ns) })
 	}
 	came, waiting := one.wait(ctx, until, listens)
+	if !came && waiting > 0 { // it was told to close, perhaps since the proxy is ready
+		looking, cancel := context.WithTimeout(ctx, lookLimit)
+		defer cancel()
+		came, _ = listens(looking)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if came {

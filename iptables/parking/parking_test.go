@@ -269,6 +269,24 @@ func TestLeave_parked_isReset(t *testing.T) {
 	s.wantFree(t)
 }
 
+// The agent may learn that the proxy is ready before it has looked for its listener: what waits is handed over all the same, and counts so.
+func TestLeave_proxyListens_isHandedOver(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, iptables.ModeRedirect)
+	s.learn(t, "0.0.0.0", "::")
+	s.park(t, 20*time.Second)
+	results := s.dial(t, 1)
+	s.awaitParked(t, 4)
+	s.listen(t, "0.0.0.0", "::")
+	s.lot.Leave("sandbox")
+	for r := range results {
+		if r.err != nil {
+			t.Errorf("%s: %v", r.name, r.err)
+		}
+	}
+	kerneltest.Eventually(t, "all are counted", func() bool { c := s.lot.Counts(); return c.HandedOver == 4 && c.Reset == 0 })
+}
+
 // Two agents of a node park for one pod: the connections of each go to the proxy, also if the first agent has left before.
 func TestPark_twoAgents_connectionsGoToTheProxy(t *testing.T) {
 	t.Parallel()
@@ -329,6 +347,18 @@ func TestPark_nobodyCanListenBeside_portsStayFree(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A proxy that listens, and is not ready yet, takes its connections itself.
+func TestPark_proxyListens_nothingIsParked(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, iptables.ModeRedirect)
+	s.learn(t, "0.0.0.0", "::")
+	s.listen(t, "0.0.0.0", "::")
+	s.park(t, 10*time.Second)
+	if n := len(s.lot.spots["sandbox"]); n != 0 {
+		t.Errorf("%d listeners beside the proxy's", n)
 	}
 }
 
