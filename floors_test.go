@@ -81,7 +81,7 @@ var rooms = []room{
 	{dir: "sidecars/profile", own: "api/v1alpha1 internal/intent internal/sidecar sidecars/istio", others: "golang.org/x/sys/unix k8s.io", never: impure},
 	{dir: "sidecars/plan", own: "internal/sidecar", never: impure},
 	{
-		dir: "sidecars/home", own: "api/v1alpha1 internal/intent internal/jitter internal/podnet internal/printable internal/sidecar sidecars/istio sidecars/profile",
+		dir: "sidecars/home", own: "api/v1alpha1 internal/intent internal/jitter internal/podnet internal/printable internal/sidecar iptables sidecars/istio sidecars/profile",
 		others: "golang.org/x/sys/unix k8s.io/api/core/v1 sigs.k8s.io/controller-runtime/pkg/log",
 	},
 	{dir: "sidecars/probe", own: "api/v1alpha1 sidecars/profile", never: impure},

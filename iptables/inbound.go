@@ -5,8 +5,11 @@ import "slices"
 // inbound returns the chains for packets that reach the pod in REDIRECT mode.
 func inbound(s Spec, d *declared) []Chain {
 	r := &rules{}
-	if len(s.RerouteInterfaces) > 0 || s.Mode == ModeRedirect && s.capturesInbound() {
+	if len(s.RerouteInterfaces)+len(s.Aliases) > 0 || s.Mode == ModeRedirect && s.capturesInbound() {
 		r.openConnections()
+	}
+	for _, a := range s.Aliases {
+		r.add("a port of the proxy that serves now", redirectTo(a.To), tcp(), port(a.From), num(DstType, Local))
 	}
 	reroute(s, d, r)
 	if s.Mode == ModeRedirect && s.capturesInbound() {

@@ -12,6 +12,12 @@ type PortRange struct {
 	Last  uint16 `json:"last"`
 }
 
+// PortAlias leads connections to From on to To.
+type PortAlias struct {
+	From uint16 `json:"from"`
+	To   uint16 `json:"to"`
+}
+
 // String returns the range as annotations have it: 8000-8999, or one port.
 func (r PortRange) String() string { return r.text("-") }
 

@@ -118,6 +118,8 @@ type Spec struct {
 	ExcludeInboundPorts []uint16 `json:"excludeInboundPorts,omitempty"`
 	// Ranges add to the lists of ports above.
 	Ranges Ranges `json:"ranges,omitzero"`
+	// Aliases are ports of the pod that lead others to another port of its proxy. TPROXY must not capture them.
+	Aliases []PortAlias `json:"aliases,omitempty"`
 	// ExcludeSources are clients whose connections to the pod are left alone, whatever the port.
 	ExcludeSources []netip.Prefix `json:"excludeSources,omitempty"`
 

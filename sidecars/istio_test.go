@@ -17,6 +17,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/istio"
 	"istio-pod-network-controller/sidecars/profile"
@@ -204,10 +205,16 @@ func TestIstio_upgrade_oldEnvoyClosesItsListeners(t *testing.T) {
 		if second.StatusPort == 15020 || second.AdminPort == 15000 || second.AdminPort == 0 || !slices.Equal(n.meshed.closed, []int32{15000}) {
 			t.Errorf("asked by %+v, then %+v; closed: %v", first, second, n.meshed.closed)
 		}
+		if want := []iptables.PortAlias{{From: 15020, To: uint16(second.StatusPort)}}; len(first.Proxy.Aliases) > 0 || !slices.Equal(second.Proxy.Aliases, want) {
+			t.Errorf("others ask at %v, then %v, want nothing and %v", first.Proxy.Aliases, second.Proxy.Aliases, want)
+		}
 		n.change(func() { n.failures["close"] = errors.New("it hangs") })
 		n.changeTo(m, 3)
 		after(10 * time.Second)
 		n.mustServe(t, []string{"u1"}, 3)
+		if third := m.Homes.Of(sandboxOf("u1").Key()).Epoch(2).Facts(); third.StatusPort != 15020 || len(third.Proxy.Aliases) > 0 {
+			t.Errorf("the third proxy: %+v", third)
+		}
 		if left, err := filepath.Glob(filepath.Join(m.Homes.Of(sandboxOf("u1").Key()).Path, "istio-*")); err != nil || len(left) != 1 {
 			t.Errorf("left of the proxies: %v, %v", left, err)
 		}

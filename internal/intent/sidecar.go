@@ -32,6 +32,8 @@ type ManagedProxy struct {
 	InboundPorts string `json:"inboundPorts,omitempty"`
 	// HoldSeconds is the profile's value for pods without the annotation KeyHoldSeconds, or nil.
 	HoldSeconds *uint32 `json:"holdSeconds,omitempty"`
+	// Aliases lead from the ports that others know to those of this proxy.
+	Aliases []iptables.PortAlias `json:"aliases,omitempty"`
 	// Transparent captures inbound connections with TPROXY.
 	Transparent bool `json:"transparent,omitempty"`
 	// Beside own the sockets of the pod's other proxies: a former proxy that finishes its connections, or the next one before its start.
@@ -102,7 +104,7 @@ func (c Config) managed(pod *corev1.Pod, ns *corev1.Namespace) (proxy *ManagedPr
 // describe has a Spec lead to the proxy that the agent runs.
 func (p *ManagedProxy) describe(s *iptables.Spec) {
 	s.ProxyUID, s.ProxyGID = p.UID, p.GID
-	s.OutboundPort, s.InboundPort = p.OutboundPort, p.InboundPort
+	s.OutboundPort, s.InboundPort, s.Aliases = p.OutboundPort, p.InboundPort, p.Aliases
 	for _, port := range p.ExcludeInboundPorts {
 		if !slices.Contains(s.ExcludeInboundPorts, port) {
 			s.ExcludeInboundPorts = append(s.ExcludeInboundPorts, port)

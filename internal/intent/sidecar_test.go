@@ -58,7 +58,7 @@ func managing(proxy ManagedProxy) Config {
 }
 
 func TestOf_managedProxy_isLedTo(t *testing.T) {
-	proxy := ManagedProxy{Owner: Owner{UID: 7000}, OutboundPort: 7001, InboundPort: 7002, ExcludeInboundPorts: []uint16{7003}}
+	proxy := ManagedProxy{Owner: Owner{UID: 7000}, OutboundPort: 7001, InboundPort: 7002, ExcludeInboundPorts: []uint16{7003}, Aliases: []iptables.PortAlias{{From: 7003, To: 7004}}}
 	edge := func(p *corev1.Pod) { p.Annotations = map[string]string{KeySidecar: "edge"} }
 	and := func(key, value string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) { edge(p); p.Annotations[key] = value }
@@ -129,7 +129,7 @@ func TestOf_hostNetworkNamesProfile_isAsked(t *testing.T) {
 
 func checkManaged(t *testing.T, s iptables.Spec, transparent bool) {
 	t.Helper()
-	if s.ProxyUID != 7000 || s.ProxyGID != 0 || s.OutboundPort != 7001 || s.InboundPort != 7002 || !slices.Contains(s.ExcludeInboundPorts, 7003) {
+	if s.ProxyUID != 7000 || s.ProxyGID != 0 || s.OutboundPort != 7001 || s.InboundPort != 7002 || !slices.Contains(s.ExcludeInboundPorts, 7003) || !slices.Equal(s.Aliases, []iptables.PortAlias{{From: 7003, To: 7004}}) {
 		t.Errorf("%+v", s)
 	}
 	if (s.Mode == iptables.ModeTProxy) != transparent {

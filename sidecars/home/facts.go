@@ -10,6 +10,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/printable"
+	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/sidecars/istio"
 	"istio-pod-network-controller/sidecars/profile"
 )
@@ -32,6 +33,9 @@ func FactsOf(i profile.Instance) Facts {
 	if i.Istio != nil {
 		mode, chosen := i.Pod.Labels[istio.TLSModeLabel]
 		out.StatusPort, out.AdminPort = i.Istio.StatusPort, i.Istio.AdminPort
+		if public := i.Istio.PublicPort; public != i.Istio.StatusPort {
+			out.Proxy.Aliases = []iptables.PortAlias{{From: uint16(public), To: uint16(i.Istio.StatusPort)}}
+		}
 		out.Labels, out.Aside = !chosen || mode == istio.TLSModeIstio, printable.Clip(strings.Join(i.Istio.NotHonoured, "; "), v1alpha1.MaxMessage)
 	}
 	return out

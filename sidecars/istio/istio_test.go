@@ -204,6 +204,9 @@ func TestProxy_slots_shareNoPort(t *testing.T) {
 			if got := otherEnv[debugPort]; got != tc.debug {
 				t.Errorf("debug port %s, want %s", got, tc.debug)
 			}
+			if first.PublicPort != first.StatusPort || other.PublicPort != first.StatusPort {
+				t.Errorf("others know the status ports %d and %d, want %d", first.PublicPort, other.PublicPort, first.StatusPort)
+			}
 			if slices.Contains(reserved, other.StatusPort) || slices.Contains(reserved, other.AdminPort) {
 				t.Errorf("%d or %d is a port of Istio's", other.StatusPort, other.AdminPort)
 			}

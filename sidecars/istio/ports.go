@@ -54,6 +54,7 @@ func (m *Mesh) place(p Pod, config map[string]any, env *environment, out *Proxy)
 	if out.AdminPort, err = port(config, adminPort, 15000); err != nil {
 		return err
 	}
+	out.PublicPort = out.StatusPort
 	if p.Slot != 0 {
 		taken := map[int32]bool{}
 		for _, n := range append(m.taken(p, *env), out.StatusPort, out.AdminPort) {

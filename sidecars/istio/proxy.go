@@ -217,6 +217,8 @@ type Proxy struct {
 	// drain accepts connections until ProxyConfig.drainDuration is over: the old of two proxies goes on taking new connections, outbound
 	// ones for ever. POST /drain_listeners?graceful tells clients of both directions, POST /drain_listeners then stops all listeners.
 	StatusPort, AdminPort int32
+	// PublicPort is the status port that others know: that of slot 0.
+	PublicPort int32
 	// NotHonoured are sentences: what injection would do for this pod and this proxy does not.
 	NotHonoured []string
 }

@@ -99,6 +99,10 @@ func (d draw) spec() iptables.Spec {
 	if d.chance(30) {
 		s.ExcludeUsers = some(d, 2, d.users)
 	}
+	if d.chance(20) {
+		const public = 15399 // it is captured by nothing else
+		s.Aliases, s.ExcludeInboundPorts = []iptables.PortAlias{{From: public, To: 15320}}, append(s.ExcludeInboundPorts, public)
+	}
 	s.RerouteDNS, s.DropInvalid, s.DirectIPv6 = d.chance(50), d.chance(40), d.chance(15)
 	return s
 }
@@ -164,6 +168,9 @@ func edgesOf(s iptables.Spec) edges {
 	}
 	for _, u := range s.ExcludeUsers {
 		e.ids, e.ports = append(e.ids, u.First, u.Last), append(e.ports, max(u.Port, 1))
+	}
+	for _, a := range s.Aliases {
+		e.ports, e.proxy = append(e.ports, a.From, a.To), append(e.proxy, a.To)
 	}
 	for _, p := range e.ports {
 		e.ports = append(e.ports, max(p, 2)-1, min(p, 65534)+1)

@@ -104,6 +104,9 @@ func (o oracle) inPorts() (ports []uint16) {
 	if o.Mode == iptables.ModeRedirect && o.capturesInbound() {
 		ports = append(ports, o.InboundPort)
 	}
+	for _, a := range o.Aliases {
+		ports = append(ports, a.To)
+	}
 	if len(o.RerouteInterfaces) > 0 && (o.IncludeCIDRs.All || len(o.IncludeCIDRs.List) > 0) {
 		ports = append(ports, o.OutboundPort)
 	}
@@ -202,6 +205,8 @@ func (o oracle) redirectIn(p Packet) uint16 {
 	switch {
 	case tcp && !opens(p):
 		return 0
+	case tcp && p.DstType == iptables.Local && o.alias(port) != 0:
+		return o.alias(port)
 	case slices.Contains(o.RerouteInterfaces, p.In.Name):
 		if o.RerouteDNS && port == 53 && o.asksResolver(p.Dst.Addr()) {
 			return resolver
@@ -217,6 +222,16 @@ func (o oracle) redirectIn(p Packet) uint16 {
 		return o.InboundPort
 	case p.DstType == iptables.Local:
 		return refused
+	}
+	return 0
+}
+
+// alias returns where a port of the pod leads, or 0.
+func (o oracle) alias(port uint16) uint16 {
+	for _, a := range o.Aliases {
+		if a.From == port {
+			return a.To
+		}
 	}
 	return 0
 }
