@@ -118,9 +118,9 @@ func holdOf(ctx context.Context, from Listeners, proxies Proxies, known Entry, v
 }
 
 // park has the connections to a proxy that the agent runs wait in its stead, where that is possible: the client need not try again. It works within the
-// turn. Proxies of pods with users of their own have other numbers on the node.
+// turn. Proxies of pods with users of their own have other numbers on the node, and shared ones take only free ports.
 func park(ctx context.Context, in Parking, known Entry, v visit, h hold) {
-	if in == nil || !v.intent.Managed || v.pod.Spec.HostUsers != nil && !*v.pod.Spec.HostUsers {
+	if in == nil || !v.intent.Managed || v.intent.LeadsTo.Shared || v.pod.Spec.HostUsers != nil && !*v.pod.Spec.HostUsers {
 		return
 	}
 	was, proxy, err := heldNow(known, v.sandbox), v.intent.LeadsTo.Profile, error(nil)

@@ -296,14 +296,20 @@ func TestPark_fails_isNoFailure(t *testing.T) {
 	}
 }
 
-// Users of a pod with users of its own have other numbers on the node.
-func TestPark_podWithOwnUsers_isNotParked(t *testing.T) {
-	b := choosing(t, "edge", &fakeProxies{known: true})
-	parking := holding(b)
-	b.pods.pod.Spec.HostUsers = new(false)
-	b.visit(t)
-	if got := parking.take(); !b.holds() || got != "" {
-		t.Errorf("holds %v, calls %q", b.holds(), got)
+// Users of a pod with users of its own have other numbers on the node, and a shared proxy takes only free ports: connections are held alone.
+func TestPark_ownUsersOrSharedProxy_isNotParked(t *testing.T) {
+	for name, change := range map[string]func(*bench, *fakeProxies){
+		"users of its own": func(b *bench, _ *fakeProxies) { b.pods.pod.Spec.HostUsers = new(false) },
+		"a shared proxy":   func(_ *bench, p *fakeProxies) { p.shared = true },
+	} {
+		proxies := &fakeProxies{known: true}
+		b := choosing(t, "edge", proxies)
+		parking := holding(b)
+		change(b, proxies)
+		b.visit(t)
+		if got := parking.take(); !b.holds() || got != "" {
+			t.Errorf("%s: holds %v, calls %q", name, b.holds(), got)
+		}
 	}
 }
 

@@ -22,6 +22,7 @@ type fakeProxies struct {
 	led          []string // profiles
 	moving       string   // the profile that the pod comes from, while the proxy of the one that it has chosen is not ready
 	ready, known bool
+	shared       bool // the node's pods share the proxy
 	later        bool // rules come once the proxy is ready
 }
 
@@ -35,7 +36,7 @@ func (p *fakeProxies) Managed(_ context.Context, _ podnet.Sandbox, profile strin
 	if p.moving != "" {
 		return &intent.ManagedProxy{Profile: p.moving, Owner: intent.Owner{UID: 1337}, OutboundPort: 15101, InboundPort: 15106}
 	}
-	return &intent.ManagedProxy{Profile: profile, Owner: intent.Owner{UID: 1337}, OutboundPort: 15001, InboundPort: 15006, Later: p.later}
+	return &intent.ManagedProxy{Profile: profile, Owner: intent.Owner{UID: 1337}, OutboundPort: 15001, InboundPort: 15006, Later: p.later, Shared: p.shared}
 }
 
 func (p *fakeProxies) Follow(s podnet.Sandbox, _ Hook, profile string) {

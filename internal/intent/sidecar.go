@@ -40,6 +40,8 @@ type ManagedProxy struct {
 	Beside []Owner `json:"beside,omitempty"`
 	// Refused says why the pod gets no proxy although it has chosen one, and what to do.
 	Refused string `json:"-"`
+	// Shared reports whether the node's pods share the proxy: it looks whether its ports are free before it serves a pod.
+	Shared bool `json:"-"`
 	// Later reports whether the pod runs without rules, and gets them once its first proxy is ready.
 	Later bool `json:"-"`
 }

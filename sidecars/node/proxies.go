@@ -118,6 +118,7 @@ func (p *Proxies) Managed(ctx context.Context, s podnet.Sandbox, name string, po
 		return &out
 	}
 	out := found.usable.ManagedProxy()
+	out.Shared = found.shared()
 	out.Later = p.cluster.isLater(s, found, pod)
 	return &out
 }
