@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -74,7 +73,7 @@ func TestHold_managedProxy_isWaitedForWheneverItIsMissed(t *testing.T) {
 		parking := holding(b)
 		step := func(name string, after time.Duration, wantHolds bool, wantCalls string, wantEvents int) {
 			t.Helper()
-			time.Sleep(after)
+			<-time.After(after)
 			b.visit(t)
 			if got := parking.take(); b.holds() != wantHolds || got != wantCalls || len(b.lateEvents()) != wantEvents {
 				t.Errorf("%s: holds %v, calls %q, events %q", name, b.holds(), got, b.lateEvents())
@@ -118,7 +117,7 @@ func TestHold_specHash_staysTheSame(t *testing.T) {
 		holding(b)
 		b.visit(t)
 		held := b.lastReport(t).SpecHash
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		b.visit(t)
 		if got := b.lastReport(t).SpecHash; b.holds() || got != held || got == "" {
 			t.Errorf("holds %v, %q after %q", b.holds(), got, held)
@@ -138,7 +137,7 @@ func (b *bench) heldFor(t *testing.T, l *fakeListeners, listensAfter time.Durati
 		if wait <= 0 || wait > time.Second {
 			t.Fatalf("the next look is due in %s", wait)
 		}
-		time.Sleep(wait)
+		<-time.After(wait)
 		if listensAfter > 0 && time.Since(began) >= listensAfter {
 			l.ports = []uint16{15001, 15006}
 		}
@@ -166,7 +165,7 @@ func TestHold_proxyInTheSpec_isWaitedForOnce(t *testing.T) {
 				}
 				l.ports, l.looks = nil, 0
 				for range 5 { // nothing is held: nobody looks
-					time.Sleep(time.Second)
+					<-time.After(time.Second)
 					b.visit(t)
 				}
 				if b.holds() || l.looks != 0 {
@@ -287,49 +286,6 @@ func TestHold_switchedOff_neverHolds(t *testing.T) {
 	}
 }
 
-// What cannot be parked waits by retransmissions, and is no failure.
-func TestPark_fails_isNoFailure(t *testing.T) {
-	b := choosing(t, "edge", &fakeProxies{known: true})
-	holding(b).err = errors.New("no capability")
-	if b.visit(t); !b.holds() {
-		t.Error("it does not hold")
-	}
-}
-
-// Users of a pod with users of its own have other numbers on the node, and a shared proxy takes only free ports: connections are held alone.
-func TestPark_ownUsersOrSharedProxy_isNotParked(t *testing.T) {
-	for name, change := range map[string]func(*bench, *fakeProxies){
-		"users of its own": func(b *bench, _ *fakeProxies) { b.pods.pod.Spec.HostUsers = new(false) },
-		"a shared proxy":   func(_ *bench, p *fakeProxies) { p.shared = true },
-	} {
-		proxies := &fakeProxies{known: true}
-		b := choosing(t, "edge", proxies)
-		parking := holding(b)
-		change(b, proxies)
-		b.visit(t)
-		if got := parking.take(); !b.holds() || got != "" {
-			t.Errorf("%s: holds %v, calls %q", name, b.holds(), got)
-		}
-	}
-}
-
-// A parked listener would keep the namespace of a pod alive that is gone.
-func TestForget_parked_isLeft(t *testing.T) {
-	for name, end := range map[string]func(*bench){
-		"the sandbox": func(b *bench) { b.Programmer.Forget("sandbox-1") },
-		"the pod":     func(b *bench) { b.forgetPod("uid-1") },
-	} {
-		b := choosing(t, "edge", &fakeProxies{known: true})
-		parking := holding(b)
-		b.visit(t)
-		parking.take()
-		end(b)
-		if got := parking.take(); got != "leave sandbox-1" {
-			t.Errorf("%s: calls %q", name, got)
-		}
-	}
-}
-
 // A ready proxy may listen in one family alone: there connections wait in the moment of its crash, and in the other one they are refused.
 func TestHold_readyProxy_holdsInItsFamilies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -355,7 +311,7 @@ func TestHold_readyProxy_holdsInItsFamilies(t *testing.T) {
 		}
 		l.families, l.looks = iptables.HoldIPv6, 0
 		for range 8 { // two minutes
-			time.Sleep(15 * time.Second)
+			<-time.After(15 * time.Second)
 			if _, err := b.Ensure(t.Context(), Verify, b.sandbox); err != nil {
 				t.Fatal(err)
 			}

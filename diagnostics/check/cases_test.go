@@ -109,6 +109,20 @@ func nodeCases() map[string]changed {
 	}
 }
 
+func registryCases() map[string]changed {
+	return map[string]changed{
+		"images at a registry that ends": {change: func(f *Facts) {
+			f.Pods[0].Ending = []string{"gcr.io/istio-release/proxyv2:1.29.0"}
+			f.Pods = append(f.Pods, f.Pods[0])
+		}, check: "istio-registries", level: Warn, want: "end on 1 January 2027: gcr.io/istio-release/proxyv2:1.29.0 (2 pods)"},
+		"a hub at a registry that ends": {change: func(f *Facts) { f.Istio.Revisions[0].Hub = "registry.istio.io/release" }, check: "istio-registries", level: Warn, want: "global.hub registry.istio.io/release (ConfigMap istio-sidecar-injector)"},
+		"a profile at a registry that ends": {change: func(f *Facts) {
+			f.Profiles = map[string]v1alpha1.ProxyProfileSpec{"istio": {Istio: &v1alpha1.Istio{Process: v1alpha1.Process{Image: "registry.istio.io/release/proxyv2:1.30.0"}}}}
+		}, check: "istio-registries", level: Warn, want: "registry.istio.io/release/proxyv2:1.30.0 (ProxyProfile istio)"},
+		"no registry that ends": {change: func(f *Facts) { f.Istio.Revisions[0].Hub = "registry.istio.io.example.com/istio" }, check: "istio-registries", level: OK},
+	}
+}
+
 func meshCases() map[string]changed {
 	return map[string]changed{
 		"a policy without binding":    {change: func(f *Facts) { f.Policies[0].Bound = false }, check: "policies", level: Fail, want: "ValidatingAdmissionPolicy agent"},
@@ -119,15 +133,6 @@ func meshCases() map[string]changed {
 		"an injector of a revision": {change: func(f *Facts) {
 			f.Istio.Revisions = append(f.Istio.Revisions, Revision{Name: "1-30", CNI: new(false)})
 		}, check: "injector", level: Warn, want: "ConfigMap istio-sidecar-injector-1-30"},
-		"images at a registry that ends": {change: func(f *Facts) {
-			f.Pods[0].Ending = []string{"gcr.io/istio-release/proxyv2:1.29.0"}
-			f.Pods = append(f.Pods, f.Pods[0])
-		}, check: "istio-registries", level: Warn, want: "end on 1 January 2027: gcr.io/istio-release/proxyv2:1.29.0 (2 pods)"},
-		"a hub at a registry that ends": {change: func(f *Facts) { f.Istio.Revisions[0].Hub = "registry.istio.io/release" }, check: "istio-registries", level: Warn, want: "global.hub registry.istio.io/release (ConfigMap istio-sidecar-injector)"},
-		"a profile at a registry that ends": {change: func(f *Facts) {
-			f.Profiles = map[string]v1alpha1.ProxyProfileSpec{"istio": {Istio: &v1alpha1.Istio{Process: v1alpha1.Process{Image: "registry.istio.io/release/proxyv2:1.30.0"}}}}
-		}, check: "istio-registries", level: Warn, want: "registry.istio.io/release/proxyv2:1.30.0 (ProxyProfile istio)"},
-		"no registry that ends": {change: func(f *Facts) { f.Istio.Revisions[0].Hub = "registry.istio.io.example.com/istio" }, check: "istio-registries", level: OK},
 		"istio-cni by istioctl": {change: func(f *Facts) {
 			f.DaemonSets = append(f.DaemonSets, daemonSetOf("istio-system", "istio-cni-node", "docker.io/istio/install-cni:1.30"))
 		}, pre: true, check: "injector", level: Warn, want: "istio-system/istio-cni-node) was not installed by Helm"},

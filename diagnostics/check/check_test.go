@@ -96,7 +96,7 @@ type changed struct {
 }
 
 func TestChecks(t *testing.T) {
-	for _, cases := range []map[string]changed{clusterCases(), nodeCases(), meshCases(), podCases(), proxyCases()} {
+	for _, cases := range []map[string]changed{clusterCases(), nodeCases(), meshCases(), registryCases(), podCases(), proxyCases()} {
 		for name, tc := range cases {
 			t.Run(name, func(t *testing.T) {
 				f := goodFacts()

@@ -204,9 +204,7 @@ func TestProxy_slots_shareNoPort(t *testing.T) {
 			if got := otherEnv[debugPort]; got != tc.debug {
 				t.Errorf("debug port %s, want %s", got, tc.debug)
 			}
-			if first.PublicPort != first.StatusPort || other.PublicPort != first.StatusPort {
-				t.Errorf("others know the status ports %d and %d, want %d", first.PublicPort, other.PublicPort, first.StatusPort)
-			}
+			wantPublic(t, first.StatusPort, first, other)
 			if slices.Contains(reserved, other.StatusPort) || slices.Contains(reserved, other.AdminPort) {
 				t.Errorf("%d or %d is a port of Istio's", other.StatusPort, other.AdminPort)
 			}
@@ -218,6 +216,16 @@ func TestProxy_slots_shareNoPort(t *testing.T) {
 				t.Errorf("the slots differ in more than ports:\n%+v\n%+v", first, other)
 			}
 		})
+	}
+}
+
+// wantPublic wants others to know proxies by one status port.
+func wantPublic(t *testing.T, want int32, proxies ...Proxy) {
+	t.Helper()
+	for _, p := range proxies {
+		if p.PublicPort != want {
+			t.Errorf("others know the status port %d, want %d", p.PublicPort, want)
+		}
 	}
 }
 

@@ -33,7 +33,7 @@ type early struct {
 	port int // of the proxy
 }
 
-func earlies() []early {
+func tooEarly() []early {
 	return []early{
 		{"outbound IPv4", "pod", net.JoinHostPort(kerneltest.Outside4, "80"), 15001},
 		{"outbound IPv6", "pod", net.JoinHostPort(kerneltest.Outside6, "80"), 15001},
@@ -57,37 +57,54 @@ func TestHold_connectionsBeforeTheProxy_wait(t *testing.T) {
 		for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy} {
 			t.Run(fmt.Sprintf("%s/%s", b.Name(), mode), func(t *testing.T) {
 				t.Parallel()
-				pod, world := kerneltest.NewPod(t)
-				kerneltest.Listen(t, pod, kerneltest.App, "application", 8080)
-				kerneltest.Listen(t, world, kerneltest.App, "outside", 80)
-				if _, err := b.Apply(t.Context(), pod.Path(), holding(t, mode)); err != nil {
-					t.Fatal(err)
-				}
-				results := make(chan error, len(earlies()))
-				for _, e := range earlies() {
-					go func() {
-						answer, took, err := e.dial(t.Context(), pod, world)
-						if want := fmt.Sprintf("proxy:%d", e.port); err == nil && (answer != want || took > 1900*time.Millisecond) {
-							err = fmt.Errorf("%q after %s", answer, took)
-						}
-						if err != nil {
-							err = fmt.Errorf("%s: %w", e.name, err)
-						}
-						results <- err
-					}()
-				}
-				awaitHeld(t, b, pod, map[iptables.Mode]uint64{iptables.ModeRedirect: 4, iptables.ModeTProxy: 2}[mode]) // what TPROXY diverts is not counted
-				for _, port := range []int{15001, 15006} {
-					go kerneltest.Answer(kerneltest.ListenTCP(t, pod, kerneltest.Proxy, mode == iptables.ModeTProxy, fmt.Sprintf("[::]:%d", port)), fmt.Sprintf("proxy:%d", port))
-				}
-				for range earlies() {
-					if err := <-results; err != nil {
-						t.Error(err)
-					}
-				}
+				wantWaiting(t, b, mode)
 			})
 		}
 	}
+}
+
+// wantWaiting wants connections of a pod without a proxy to be answered once that listens.
+func wantWaiting(t *testing.T, b backend, mode iptables.Mode) {
+	t.Helper()
+	pod, world := kerneltest.NewPod(t)
+	kerneltest.Listen(t, pod, kerneltest.App, "application", 8080)
+	kerneltest.Listen(t, world, kerneltest.App, "outside", 80)
+	if _, err := b.Apply(t.Context(), pod.Path(), holding(t, mode)); err != nil {
+		t.Fatal(err)
+	}
+	results := dialAll(t, pod, world)
+	awaitHeld(t, b, pod, map[iptables.Mode]uint64{iptables.ModeRedirect: 4, iptables.ModeTProxy: 2}[mode]) // what TPROXY diverts is not counted
+	for _, port := range []int{15001, 15006} {
+		go kerneltest.Answer(kerneltest.ListenTCP(t, pod, kerneltest.Proxy, mode == iptables.ModeTProxy, fmt.Sprintf("[::]:%d", port)), fmt.Sprintf("proxy:%d", port))
+	}
+	for range tooEarly() {
+		r := <-results
+		if want := fmt.Sprintf("proxy:%d", r.port); r.err != nil || r.answer != want || r.took > 1900*time.Millisecond {
+			t.Errorf("%s: %q after %s, error %v", r.name, r.answer, r.took, r.err)
+		}
+	}
+}
+
+// dialled is what became of a connection.
+type dialled struct {
+	early
+	answer string
+	took   time.Duration
+	err    error
+}
+
+// dialAll opens all connections at once.
+func dialAll(t *testing.T, pod, world *netns.NS) <-chan dialled {
+	t.Helper()
+	results := make(chan dialled, len(tooEarly()))
+	for _, e := range tooEarly() {
+		go func() {
+			r := dialled{early: e}
+			r.answer, r.took, r.err = e.dial(t.Context(), pod, world)
+			results <- r
+		}()
+	}
+	return results
 }
 
 // awaitHeld waits until so many packets were held.
@@ -106,31 +123,7 @@ func TestHold_ends_connectionsAreRefused(t *testing.T) {
 	for _, b := range backends(t) {
 		t.Run(b.Name(), func(t *testing.T) {
 			t.Parallel()
-			pod, world := kerneltest.NewPod(t)
-			if _, err := b.Apply(t.Context(), pod.Path(), holding(t, iptables.ModeRedirect)); err != nil {
-				t.Fatal(err)
-			}
-			results := make(chan error, len(earlies()))
-			for _, e := range earlies() {
-				go func() {
-					_, _, err := e.dial(t.Context(), pod, world)
-					results <- err
-				}()
-			}
-			awaitHeld(t, b, pod, 4)
-			if _, err := b.Apply(t.Context(), pod.Path(), configuration{spec: iptables.DefaultSpec()}.rules(t)); err != nil {
-				t.Fatal(err)
-			}
-			for range earlies() {
-				if err := <-results; !errors.Is(err, syscall.ECONNREFUSED) {
-					t.Errorf("error %v", err)
-				}
-			}
-			for _, e := range earlies() {
-				if _, took, err := e.dial(t.Context(), pod, world); !errors.Is(err, syscall.ECONNREFUSED) || took > 500*time.Millisecond {
-					t.Errorf("%s after the hold: error %v after %s", e.name, err, took)
-				}
-			}
+			wantEnd(t, b)
 		})
 	}
 }
@@ -142,24 +135,53 @@ func TestHold_oneFamily_theOtherIsRefused(t *testing.T) {
 		for families, refused := range map[iptables.Hold]string{iptables.HoldIPv4: "IPv6", iptables.HoldIPv6: "IPv4"} {
 			t.Run(fmt.Sprintf("%s/%s is refused", b.Name(), refused), func(t *testing.T) {
 				t.Parallel()
-				pod, world := kerneltest.NewPod(t)
-				rules, err := iptables.HoldingRules(iptables.DefaultSpec(), families)
-				if err == nil {
-					_, err = b.Apply(t.Context(), pod.Path(), rules)
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				if drift, err := b.Verify(t.Context(), pod.Path(), rules); err != nil || len(drift) > 0 {
-					t.Errorf("drift %q, error %v", drift, err)
-				}
-				for _, e := range earlies() {
-					_, _, err := e.dial(t.Context(), pod, world)
-					if isRefused := errors.Is(err, syscall.ECONNREFUSED); err == nil || isRefused != strings.HasSuffix(e.name, refused) {
-						t.Errorf("%s: error %v", e.name, err)
-					}
-				}
+				wantRefused(t, b, families, refused)
 			})
+		}
+	}
+}
+
+// wantRefused wants connections of one family to be refused by rules that hold those of the others.
+func wantRefused(t *testing.T, b backend, families iptables.Hold, refused string) {
+	t.Helper()
+	pod, world := kerneltest.NewPod(t)
+	rules, err := iptables.HoldingRules(iptables.DefaultSpec(), families)
+	if err == nil {
+		_, err = b.Apply(t.Context(), pod.Path(), rules)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if drift, err := b.Verify(t.Context(), pod.Path(), rules); err != nil || len(drift) > 0 {
+		t.Errorf("drift %q, error %v", drift, err)
+	}
+	for _, e := range tooEarly() {
+		_, _, err := e.dial(t.Context(), pod, world)
+		if isRefused := errors.Is(err, syscall.ECONNREFUSED); err == nil || isRefused != strings.HasSuffix(e.name, refused) {
+			t.Errorf("%s: error %v", e.name, err)
+		}
+	}
+}
+
+func wantEnd(t *testing.T, b backend) {
+	t.Helper()
+	pod, world := kerneltest.NewPod(t)
+	if _, err := b.Apply(t.Context(), pod.Path(), holding(t, iptables.ModeRedirect)); err != nil {
+		t.Fatal(err)
+	}
+	results := dialAll(t, pod, world)
+	awaitHeld(t, b, pod, 4)
+	if _, err := b.Apply(t.Context(), pod.Path(), configuration{spec: iptables.DefaultSpec()}.rules(t)); err != nil {
+		t.Fatal(err)
+	}
+	for range tooEarly() {
+		if r := <-results; !errors.Is(r.err, syscall.ECONNREFUSED) {
+			t.Errorf("%s: error %v", r.name, r.err)
+		}
+	}
+	for _, e := range tooEarly() {
+		if _, took, err := e.dial(t.Context(), pod, world); !errors.Is(err, syscall.ECONNREFUSED) || took > 500*time.Millisecond {
+			t.Errorf("%s after the hold: error %v after %s", e.name, err, took)
 		}
 	}
 }

@@ -77,7 +77,7 @@ func (o oracle) input(p Packet) Verdict {
 	v := Verdict{Mark: p.Mark, ConnMark: p.ConnMark}
 	outbound := o.IncludeCIDRs.All || len(o.IncludeCIDRs.List)+len(o.IncludeOutboundPorts)+len(o.Ranges.IncludeOutbound)+len(o.RerouteInterfaces) > 0
 	led := outbound && p.Dst.Port() == o.OutboundPort || o.capturesInbound() && p.Dst.Port() == o.InboundPort
-	v.Dropped = led && opens(p) && p.Taker == NoSocket && !(o.DirectIPv6 && isIPv6(p))
+	v.Dropped = led && opens(p) && p.Taker == NoSocket && (!o.DirectIPv6 || !isIPv6(p))
 	return v
 }
 
@@ -227,13 +227,11 @@ func (o oracle) redirectIn(p Packet) uint16 {
 }
 
 // alias returns where a port of the pod leads, or 0.
-func (o oracle) alias(port uint16) uint16 {
+func (o oracle) alias(port uint16) (to uint16) {
 	for _, a := range o.Aliases {
-		if a.From == port {
-			return a.To
-		}
+		to |= map[bool]uint16{true: a.To}[a.From == port]
 	}
-	return 0
+	return to
 }
 
 // included reports whether an inbound port is to be captured.
