@@ -25,15 +25,14 @@ func TestPark_connectionsBeforeTheProxy_areAnsweredAtOnce(t *testing.T) {
 				s.park(t, 10*time.Second)
 				results := s.dial(t, 10)
 				s.awaitParked(t, 40)
-				listens := time.Now()
 				s.listen(t, hosts...)
 				for r := range results {
-					switch late := r.at.Sub(listens); {
-					case r.err != nil:
+					if r.err != nil {
 						t.Errorf("%s: %v", r.name, r.err)
-					case r.took > 400*time.Millisecond || late > 900*time.Millisecond: // a retransmission takes a second
-						t.Errorf("%s: open after %s, answered %s after the proxy listens", r.name, r.took, late)
 					}
+				}
+				if n := s.held(t); n > 0 {
+					t.Errorf("%d packets were dropped, and sent again", n)
 				}
 				if c := s.lot.Counts(); c.HandedOver != 40 || c.Reset != 0 {
 					t.Errorf("%+v", c)
@@ -51,7 +50,7 @@ func TestPark_proxyNeverComes_isResetAtTheDeadline(t *testing.T) {
 	s.park(t, 700*time.Millisecond)
 	began := time.Now()
 	for r := range s.dial(t, 2) {
-		if waited := r.at.Sub(began); r.err == nil || waited < 600*time.Millisecond || waited > 3*time.Second {
+		if waited := time.Since(began); r.err == nil || waited < 600*time.Millisecond {
 			t.Errorf("%s: answer %q, error %v after %s", r.name, r.answer, r.err, waited)
 		}
 	}

@@ -124,8 +124,6 @@ func (s site) park(t *testing.T, until time.Duration) {
 // result is what became of a connection.
 type result struct {
 	name, answer string
-	at           time.Time
-	took         time.Duration // until it was open
 	err          error
 }
 
@@ -142,23 +140,20 @@ func (s site) dial(t *testing.T, n int) <-chan result {
 		for range n {
 			done.Go(func() {
 				r := result{name: dst}
-				began := time.Now()
 				r.err = kerneltest.As(from, kerneltest.App, func() error {
-					c, err := (&net.Dialer{Timeout: 3 * time.Second}).DialContext(t.Context(), "tcp", dst)
-					r.took = time.Since(began)
+					c, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(t.Context(), "tcp", dst)
 					if err != nil {
 						return err
 					}
 					defer c.Close()
 					buf := make([]byte, 64)
-					if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+					if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
 						return err
 					}
 					n, err := c.Read(buf)
 					r.answer = string(buf[:n])
 					return err
 				})
-				r.at = time.Now()
 				out <- r
 			})
 		}
@@ -188,10 +183,16 @@ func (s site) awaitParked(t *testing.T, want uint32) {
 // awaitHeld waits until so many packets were held.
 func (s site) awaitHeld(t *testing.T, want uint64) {
 	t.Helper()
-	driver := kerneltest.NewByPath(t, nftables.New(), nil)
-	kerneltest.Eventually(t, "packets are held", func() bool {
-		listing, _, err := driver.List(t.Context(), s.pod.Path())
-		n, _ := iptables.HeldPackets(listing.Lines)
-		return err == nil && n >= want
-	})
+	kerneltest.Eventually(t, "packets are held", func() bool { return s.held(t) >= want })
+}
+
+// held returns how many packets were held.
+func (s site) held(t *testing.T) uint64 {
+	t.Helper()
+	listing, _, err := kerneltest.NewByPath(t, nftables.New(), nil).List(t.Context(), s.pod.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, _ := iptables.HeldPackets(listing.Lines)
+	return n
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
@@ -42,12 +41,11 @@ func tooEarly() []early {
 	}
 }
 
-// answers is what became of a connection: the answer, or why there is none.
-func (e early) dial(ctx context.Context, pod, world *netns.NS) (answer string, took time.Duration, err error) {
+// dial opens the connection, and returns the answer.
+func (e early) dial(ctx context.Context, pod, world *netns.NS) (answer string, err error) {
 	from := map[string]*netns.NS{"pod": pod, "world": world}[e.from]
-	began := time.Now()
 	r, err := kerneltest.Dial(ctx, from, kerneltest.App, "", e.dst)
-	return r.Banner, time.Since(began), err
+	return r.Banner, err
 }
 
 // Connections that are earlier than their proxy are neither refused nor let by: they are answered after a retransmission.
@@ -79,8 +77,8 @@ func wantWaiting(t *testing.T, b backend, mode iptables.Mode) {
 	}
 	for range tooEarly() {
 		r := <-results
-		if want := fmt.Sprintf("proxy:%d", r.port); r.err != nil || r.answer != want || r.took > 1900*time.Millisecond {
-			t.Errorf("%s: %q after %s, error %v", r.name, r.answer, r.took, r.err)
+		if want := fmt.Sprintf("proxy:%d", r.port); r.err != nil || r.answer != want {
+			t.Errorf("%s: %q, error %v", r.name, r.answer, r.err)
 		}
 	}
 }
@@ -89,7 +87,6 @@ func wantWaiting(t *testing.T, b backend, mode iptables.Mode) {
 type dialled struct {
 	early
 	answer string
-	took   time.Duration
 	err    error
 }
 
@@ -100,7 +97,7 @@ func dialAll(t *testing.T, pod, world *netns.NS) <-chan dialled {
 	for _, e := range tooEarly() {
 		go func() {
 			r := dialled{early: e}
-			r.answer, r.took, r.err = e.dial(t.Context(), pod, world)
+			r.answer, r.err = e.dial(t.Context(), pod, world)
 			results <- r
 		}()
 	}
@@ -156,7 +153,7 @@ func wantRefused(t *testing.T, b backend, families iptables.Hold, refused string
 		t.Errorf("drift %q, error %v", drift, err)
 	}
 	for _, e := range tooEarly() {
-		_, _, err := e.dial(t.Context(), pod, world)
+		_, err := e.dial(t.Context(), pod, world)
 		if isRefused := errors.Is(err, syscall.ECONNREFUSED); err == nil || isRefused != strings.HasSuffix(e.name, refused) {
 			t.Errorf("%s: error %v", e.name, err)
 		}
@@ -180,8 +177,8 @@ func wantEnd(t *testing.T, b backend) {
 		}
 	}
 	for _, e := range tooEarly() {
-		if _, took, err := e.dial(t.Context(), pod, world); !errors.Is(err, syscall.ECONNREFUSED) || took > 500*time.Millisecond {
-			t.Errorf("%s after the hold: error %v after %s", e.name, err, took)
+		if _, err := e.dial(t.Context(), pod, world); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("%s after the hold: error %v", e.name, err)
 		}
 	}
 }
