@@ -20,26 +20,28 @@ func TestPark_connectionsBeforeTheProxy_areAnsweredAtOnce(t *testing.T) {
 		for name, hosts := range map[string][]string{"both families apart": {"0.0.0.0", "::"}, "one listener for both": {"::"}} {
 			t.Run(fmt.Sprintf("%s/%s", mode, name), func(t *testing.T) {
 				t.Parallel()
-				s := newSite(t, mode)
-				s.learn(t, hosts...)
-				s.park(t, 10*time.Second)
-				results := s.dial(t, 10)
-				s.awaitParked(t, 40)
-				s.listen(t, hosts...)
-				for r := range results {
-					if r.err != nil {
-						t.Errorf("%s: %v", r.name, r.err)
-					}
-				}
-				if n := s.held(t); n > 0 {
-					t.Errorf("%d packets were dropped, and sent again", n)
-				}
-				if c := s.lot.Counts(); c.HandedOver != 40 || c.Reset != 0 {
-					t.Errorf("%+v", c)
-				}
+				wantParked(t, newSite(t, mode), hosts)
 			})
 		}
 	}
+}
+
+func wantParked(t *testing.T, s site, hosts []string) {
+	t.Helper()
+	s.learn(t, hosts...)
+	s.park(t, 10*time.Second)
+	results := s.dial(t, 10)
+	s.awaitParked(t, 40)
+	s.listen(t, hosts...)
+	for r := range results {
+		if r.err != nil {
+			t.Errorf("%s: %v", r.name, r.err)
+		}
+	}
+	if n := s.held(t); n > 0 {
+		t.Errorf("%d packets were dropped, and sent again", n)
+	}
+	s.awaitCounts(t, Counts{HandedOver: 40})
 }
 
 // What waits in vain is reset at the deadline, and no listener is left.
@@ -54,9 +56,7 @@ func TestPark_proxyNeverComes_isResetAtTheDeadline(t *testing.T) {
 			t.Errorf("%s: answer %q, error %v after %s", r.name, r.answer, r.err, waited)
 		}
 	}
-	if c := s.lot.Counts(); c.Reset != 8 || c.HandedOver != 0 {
-		t.Errorf("%+v", c)
-	}
+	s.awaitCounts(t, Counts{Reset: 8})
 	s.wantFree(t)
 }
 
@@ -99,7 +99,7 @@ func TestLeave_proxyListens_isHandedOver(t *testing.T) {
 			t.Errorf("%s: %v", r.name, r.err)
 		}
 	}
-	kerneltest.Eventually(t, "all are counted", func() bool { c := s.lot.Counts(); return c.HandedOver == 4 && c.Reset == 0 })
+	s.awaitCounts(t, Counts{HandedOver: 4})
 }
 
 // Two agents of a node park for one pod: the connections of each go to the proxy, also if the first agent has left before.

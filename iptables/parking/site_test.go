@@ -180,6 +180,12 @@ func (s site) awaitParked(t *testing.T, want uint32) {
 	})
 }
 
+// awaitCounts waits until the Lot has counted what was parked.
+func (s site) awaitCounts(t *testing.T, want Counts) {
+	t.Helper()
+	kerneltest.Eventually(t, "all are counted", func() bool { return s.lot.Counts() == want })
+}
+
 // awaitHeld waits until so many packets were held.
 func (s site) awaitHeld(t *testing.T, want uint64) {
 	t.Helper()
