@@ -138,7 +138,7 @@ func kernelCells() []Cell {
 		for _, part := range [][3]string{
 			{"nftables", "namespaces, routes and the nftables backend", "./internal/netns ./internal/rawnetlink ./iptables/routing ./iptables/nftables"},
 			{"iptables", "the iptables backend and foreign rules", "./iptables/foreign ./iptables/xtables"},
-			{"backends", "backends beside and behind each other", "./internal/redirection ./iptables/kernel"},
+			{"backends", "backends beside and behind each other", "./internal/redirection ./iptables/kernel ./iptables/parking"},
 			{"traffic", "connections through the rules", "./test/conformance ./test/interpreter"},
 			{"agent", "the agent, its proxies and the commands", "./internal/serving ./agent/... ./sidecars/... ./diagnostics/... ./cmd/..."},
 		} {

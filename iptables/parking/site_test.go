@@ -46,6 +46,9 @@ func newSite(t *testing.T, mode iptables.Mode) site {
 	}
 	s := site{lot: New(in), mode: mode}
 	s.pod, s.world = kerneltest.NewPod(t)
+	if identity, err := s.pod.Identity(); err == nil && identity.Cookie == 0 {
+		t.Skip("the kernel moves no connections from a listener that closes: it is older than Linux 5.14")
+	}
 	rules, err := iptables.HoldingRules(specOf(mode), iptables.HoldBoth)
 	if err == nil {
 		_, err = kernel.New(in, nftables.New()).Apply(t.Context(), s.sandbox().Place(), rules)
