@@ -85,7 +85,7 @@ func samples() map[string][]any {
 		"startupTaintKey":               {"startup-taint.cluster-autoscaler.kubernetes.io/mesh"},
 		"terminationGracePeriodSeconds": {60}, "tolerations": {list{}, list{object{"key": "a"}}, nil}, "unsupportedRuntimeHandlers": {list{}},
 		"updateStrategy": {object{"type": "OnDelete"}, object{"rollingUpdate": object{"maxSurge": 0, "maxUnavailable": 1}}},
-		"verifyInterval": {"1h30m"},
+		"verifyInterval": {"1h30m"}, "holdSeconds": {0},
 	}
 }
 
