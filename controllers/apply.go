@@ -17,11 +17,11 @@ import (
 //
 // Drift is what differs although the same Spec was programmed in the same sandbox: the first programming is none, nor is what follows an
 // edit of annotations, nor what another agent of the node has written while it takes over from this one.
-func (p *Programmer) apply(ctx context.Context, v visit, want *compiled, h hold) (found Findings, changed bool, err error) {
+func (p *Programmer) apply(ctx context.Context, v visit, want *compiled) (found Findings, changed bool, err error) {
 	known, _ := p.Ledger.Of(v.sandbox.UID)
-	again := known.programmedAs(v.sandbox, want, h)
+	again := known.programmedAs(v.sandbox, want)
 	var seen atomic.Pointer[iptables.Drift]
-	outcome, err := p.Backend.Apply(iptables.OnDrift(ctx, func(d iptables.Drift) { seen.Store(&d) }), v.sandbox.Place(), *want.ruleset(h))
+	outcome, err := p.Backend.Apply(iptables.OnDrift(ctx, func(d iptables.Drift) { seen.Store(&d) }), v.sandbox.Place(), want.rules)
 	switch drift := seen.Load(); {
 	case err == nil || outcome.Changed():
 	case drift != nil && again:

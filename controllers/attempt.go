@@ -114,22 +114,22 @@ func (p *Programmer) program(ctx context.Context, v visit) outcome {
 		v.intent = intent.Intent{Reason: intent.UnsupportedRuntime, Asked: v.intent.Asked}
 		return p.skip(ctx, v)
 	}
-	want, err := p.compiler.compile(specOf(v))
+	known, _ := p.Ledger.Of(v.sandbox.UID)
+	h, late := holdOf(ctx, p.Listeners, p.Proxies, known, v)
+	want, err := p.compiler.compile(specOf(v), h.in)
 	if err != nil {
 		v.wrong = err
 		return p.refuse(ctx, v)
 	}
-	known, _ := p.Ledger.Of(v.sandbox.UID)
-	h, late := holdOf(ctx, p.Listeners, p.Proxies, known, v)
 	inTurn, end, err := v.begin(ctx)
 	if err != nil {
 		return p.fail(ctx, v, fmt.Errorf("apply rules: %w", err))
 	}
 	defer end()
 	next, changed := Entry{Sandbox: v.sandbox, State: Programmed, compiled: want, hold: h}, false
-	if known, _ := p.Ledger.Of(v.sandbox.UID); known.State == Programmed && left(v, known, want, h, p.schedule(), p.BackendName) {
+	if known, _ := p.Ledger.Of(v.sandbox.UID); known.State == Programmed && left(v, known, want, p.schedule(), p.BackendName) {
 		next.Findings, next.checked = known.Findings, known.checked
-	} else if next.Findings, changed, err = p.apply(inTurn, v, want, h); err != nil {
+	} else if next.Findings, changed, err = p.apply(inTurn, v, want); err != nil {
 		end()
 		if others, ok := errors.AsType[*podnet.ProgrammedByOthersError](err); ok {
 			return leftToOthers(v, others)

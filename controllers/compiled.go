@@ -10,13 +10,12 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// compiled is a Spec with what is computed from it. It does not change: many pods share one.
+// compiled is a Spec and a hold with what is computed from them. It does not change: many pods share one.
 type compiled struct {
 	spec  iptables.Spec
+	holds iptables.Hold
 	rules iptables.Ruleset
-	// holding are the rules that have new connections wait for the proxy, by the families in which they do.
-	holding map[iptables.Hold]func() (iptables.Ruleset, error)
-	// hash is of the Spec and of its rules: another version of the agent may have other rules for it.
+	// hash is of the Spec and of its rules without a hold: these come and go while a pod runs, and another version of the agent may have other rules.
 	hash string
 }
 
@@ -27,41 +26,39 @@ const maxCompiled = 256
 // rules; an Entry refers to its rules there. Rules without a pod are freed. The zero value is ready.
 type compiler struct {
 	mu   sync.Mutex
-	done map[string]weak.Pointer[compiled] // by the Spec's hash
+	done map[compiledKey]weak.Pointer[compiled]
 }
 
-// compile returns the rules of a Spec.
-func (c *compiler) compile(spec iptables.Spec) (*compiled, error) {
-	key := spec.Hash()
+// compiledKey is a Spec's hash, and a hold.
+type compiledKey struct {
+	spec  string
+	holds iptables.Hold
+}
+
+// compile returns the rules of a Spec, which hold new connections of some families.
+func (c *compiler) compile(spec iptables.Spec, holds iptables.Hold) (*compiled, error) {
+	key := compiledKey{spec.Hash(), holds}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if known := c.done[key].Value(); known != nil {
 		return known, nil
 	}
-	rules, err := iptables.Rules(spec)
+	plain, err := iptables.Rules(spec)
 	if err != nil {
 		return nil, err
 	}
-	if c.done == nil || len(c.done) >= maxCompiled {
-		c.done = map[string]weak.Pointer[compiled]{}
-	}
-	holding := map[iptables.Hold]func() (iptables.Ruleset, error){}
-	for _, families := range []iptables.Hold{iptables.HoldIPv4, iptables.HoldIPv6, iptables.HoldBoth} {
-		holding[families] = sync.OnceValues(func() (iptables.Ruleset, error) { return iptables.HoldingRules(spec, families) })
-	}
-	out := &compiled{spec: spec, rules: rules, holding: holding, hash: hashOf(key, rules)}
-	c.done[key] = weak.Make(out)
-	return out, nil
-}
-
-// ruleset returns the rules for a hold. Its hash is the same for all: rules that hold come and go while a pod runs.
-func (c *compiled) ruleset(h hold) *iptables.Ruleset {
-	if h.in != iptables.HoldNone {
-		if rules, err := c.holding[h.in](); err == nil { // the same Spec has rules without it
-			return &rules
+	rules := plain
+	if holds != iptables.HoldNone {
+		if rules, err = iptables.HoldingRules(spec, holds); err != nil {
+			return nil, err
 		}
 	}
-	return &c.rules
+	if c.done == nil || len(c.done) >= maxCompiled {
+		c.done = map[compiledKey]weak.Pointer[compiled]{}
+	}
+	out := &compiled{spec: spec, holds: holds, rules: rules, hash: hashOf(key.spec, plain)}
+	c.done[key] = weak.Make(out)
+	return out, nil
 }
 
 // hashOf returns 16 hexadecimal digits.

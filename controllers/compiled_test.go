@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"hash/maphash"
 	goruntime "runtime"
 	"slices"
 	"testing"
@@ -11,13 +12,14 @@ import (
 // The pods of a node share the rules of equal Specs, and a changed Spec has other rules.
 func TestCompile_equalSpecs_shareRules(t *testing.T) {
 	var c compiler
+	seed := maphash.MakeSeed()
 	compile := func(change func(*iptables.Spec)) *compiled {
 		t.Helper()
 		spec := iptables.DefaultSpec()
 		if change != nil {
 			change(&spec)
 		}
-		out, err := c.compile(spec)
+		out, err := c.compile(spec, iptables.HoldNone)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,6 +35,10 @@ func TestCompile_equalSpecs_shareRules(t *testing.T) {
 	other := func(s *iptables.Spec) { s.ExcludeInboundPorts = []uint16{22} }
 	if compile(other) == first {
 		t.Error("another Spec has the same rules")
+	}
+	held, err := c.compile(iptables.DefaultSpec(), iptables.HoldBoth)
+	if err != nil || held.hash != first.hash || iptables.Hash(seed, held.rules) == iptables.Hash(seed, first.rules) {
+		t.Errorf("rules that hold: error %v, hash %s and %s", err, held.hash, first.hash)
 	}
 	for n := range uint16(2 * maxCompiled) {
 		compile(func(s *iptables.Spec) { s.ExcludeInboundPorts = []uint16{n + 1} })
@@ -50,7 +56,7 @@ func TestCompile_rulesThatNoPodHas_areFreed(t *testing.T) {
 		spec := iptables.DefaultSpec()
 		spec.ExcludeInboundPorts = []uint16{n + 1}
 		var err error
-		if last, err = c.compile(spec); err != nil {
+		if last, err = c.compile(spec, iptables.HoldNone); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podreport"
+	"istio-pod-network-controller/iptables"
 )
 
 // node is two agents, as they are on a node while one takes over from the other: what they remember is their own, and they
@@ -151,7 +152,7 @@ func TestAfterAnUpdateTheRulesAreTheNewAgents(t *testing.T) {
 	if err := json.Unmarshal([]byte(pod.Annotations[podreport.KeyDetails]), &said); err != nil {
 		t.Fatal(err)
 	}
-	want, err := newer.Programmer.compiler.compile(in.Spec)
+	want, err := newer.Programmer.compiler.compile(in.Spec, iptables.HoldNone)
 	if err != nil {
 		t.Fatal(err)
 	}

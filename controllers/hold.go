@@ -3,7 +3,6 @@ package controllers
 import (
 	"context"
 	"slices"
-	"strings"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -111,7 +110,7 @@ func holdOf(ctx context.Context, from Listeners, proxies Proxies, known Entry, v
 	}
 	h, isLate := h.missed(time.Now())
 	if isLate {
-		late = podreport.NobodyListens + strings.ReplaceAll(listed(ports), ",", " and ") + " after " + h.limit.String() +
+		late = nobodyListens(ports) + " after " + h.limit.String() +
 			": connections that waited for the proxy are refused from now on (" + intent.KeyHoldSeconds + ")"
 	}
 	return h, late

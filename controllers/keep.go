@@ -41,10 +41,10 @@ func (p *Programmer) repair(ctx context.Context, v visit, known Entry) (bool, er
 	switch {
 	case known.compiled == nil || known.Sandbox.ID != v.sandbox.ID:
 		return p.Backend.Present(ctx, v.sandbox.Place())
-	case left(v, known, known.compiled, known.hold, p.schedule(), p.BackendName):
+	case left(v, known, known.compiled, p.schedule(), p.BackendName):
 		return true, nil
 	}
-	found, _, err := p.apply(ctx, v, known.compiled, known.hold)
+	found, _, err := p.apply(ctx, v, known.compiled)
 	if err == nil {
 		p.Ledger.found(v.sandbox.UID, found)
 	}

@@ -8,8 +8,8 @@ import (
 )
 
 // programmedAs reports whether a sandbox was programmed with want.
-func (e Entry) programmedAs(s podnet.Sandbox, want *compiled, h hold) bool {
-	return e.Sandbox.ID == s.ID && e.compiled != nil && e.compiled.hash == want.hash && e.hold.in == h.in
+func (e Entry) programmedAs(s podnet.Sandbox, want *compiled) bool {
+	return e.Sandbox.ID == s.ID && e.compiled != nil && e.compiled.hash == want.hash && e.compiled.holds == want.holds
 }
 
 // checkedSoon is the longest interval at which a change of the pod needs no look of its own.
@@ -20,8 +20,8 @@ const checkedSoon = 15 * time.Second
 //   - The check comes soon, and finds nothing but drift: the rules' inputs are as before, and were fine.
 //   - No other agent's report is on the pod.
 //   - Contended rules are repaired at checks only.
-func left(v visit, known Entry, want *compiled, h hold, checks schedule, backend string) bool {
-	if v.by != Watch || known.Retry || checks.isDue(known) || !known.programmedAs(v.sandbox, want, h) {
+func left(v visit, known Entry, want *compiled, checks schedule, backend string) bool {
+	if v.by != Watch || known.Retry || checks.isDue(known) || !known.programmedAs(v.sandbox, want) {
 		return false
 	}
 	soon := checks.interval > 0 && checks.interval <= checkedSoon

@@ -73,9 +73,14 @@ func unheard(ctx context.Context, from Listeners, v visit, found Findings) Findi
 	}
 	found.Unheard, found.unheardAt = "", now
 	if len(ports) > 0 {
-		found.Unheard = podreport.NobodyListens + strings.ReplaceAll(listed(ports), ",", " and ") + ": connections are refused"
+		found.Unheard = nobodyListens(ports) + ": connections are refused"
 	}
 	return found
+}
+
+// nobodyListens begins words about ports of the proxy.
+func nobodyListens(ports []uint16) string {
+	return podreport.NobodyListens + strings.ReplaceAll(listed(ports), ",", " and ")
 }
 
 // listed returns ports as text: "none" if there are none.

@@ -92,15 +92,15 @@ func (p *Programmer) look(ctx context.Context, v visit) (out Looked, err error) 
 	}
 	switch {
 	case out.Invalid == nil && out.Intent.Redirect:
-		want, err := p.compiler.compile(specOf(v))
+		want, err := p.compiler.compile(specOf(v), heldNow(out.Entry, v.sandbox).in)
 		if err != nil {
 			out.Invalid = err
 			return out, nil //nolint:nilerr // it is part of the answer
 		}
-		out.Want = want.ruleset(heldNow(out.Entry, v.sandbox))
+		out.Want = &want.rules
 	case out.Invalid == nil && out.Intent.Removes():
 	case known != nil:
-		out.Want, out.Kept = known.ruleset(out.Entry.hold), true
+		out.Want, out.Kept = &known.rules, true
 	default:
 		out.Unknown = true
 	}

@@ -93,6 +93,6 @@ type Listeners interface {
 	Listening(ctx context.Context, at podnet.Place, isProxy func(uid uint32) bool) ([]uint16, error)
 	// Unheard returns the given ports on which nobody listens.
 	Unheard(ctx context.Context, at podnet.Place, ports []uint16) ([]uint16, error)
-	// Families returns in which families somebody listens on one of the ports at least.
+	// Families returns the families of all listeners on the ports.
 	Families(ctx context.Context, at podnet.Place, ports []uint16) (iptables.Hold, error)
 }
