@@ -55,6 +55,15 @@ func (a asker) Ask(ctx context.Context, s podnet.Sandbox, p *profile.Version, ep
 			return err
 		}
 	}
+	port := r.TCPPort
+	if r.HTTPGet != nil {
+		port = r.HTTPGet.Port
+	}
+	if n := p.Spec.Network; port != 0 && (port == n.OutboundPort || port == n.InboundPort) { // connections there wait for the proxy, this one as well
+		if err := a.listens(ctx, s, port); err != nil {
+			return err
+		}
+	}
 	switch {
 	case r.Socket != "":
 		conn, err := a.dialSocket(ctx, s, r.Socket)
@@ -98,9 +107,6 @@ const acceptPoll = 10 * time.Millisecond
 // askPort returns nil if a process accepts connections to a port: one is made, and then the kernel holds none that waits. The kernel takes
 // those of a process that is stopped, or hangs.
 func (a asker) askPort(ctx context.Context, s podnet.Sandbox, port int32) error {
-	if err := a.listens(ctx, s, port); err != nil {
-		return err
-	}
 	conn, err := a.dial(ctx, s, port)
 	if err != nil {
 		return err
@@ -119,8 +125,7 @@ func (a asker) askPort(ctx context.Context, s podnet.Sandbox, port int32) error 
 	}
 }
 
-// listens returns sidecars.ErrNobodyListens if no process listens on a port. A connection there would wait: see package parking, and the rules that
-// hold connections.
+// listens returns sidecars.ErrNobodyListens if no process listens on a port.
 func (a asker) listens(ctx context.Context, s podnet.Sandbox, port int32) error {
 	unheard, err := a.namespaces.Unheard(ctx, s.Place(), []uint16{uint16(port)})
 	if err == nil && len(unheard) > 0 {
@@ -180,9 +185,6 @@ func connect(ctx context.Context, fd int, port int32) (net.Conn, error) {
 func (a asker) askHTTP(ctx context.Context, s podnet.Sandbox, page *profile.HTTPGet) error {
 	if page.Socket != "" {
 		return ask(ctx, http.MethodGet, "http://localhost"+page.Path, func(ctx context.Context) (net.Conn, error) { return a.dialSocket(ctx, s, page.Socket) })
-	}
-	if err := a.listens(ctx, s, page.Port); err != nil {
-		return err
 	}
 	url := "http://127.0.0.1:" + strconv.Itoa(int(page.Port)) + page.Path
 	return ask(ctx, http.MethodGet, url, func(ctx context.Context) (net.Conn, error) { return a.dial(ctx, s, page.Port) })
