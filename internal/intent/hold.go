@@ -17,14 +17,7 @@ const (
 
 // hold reads how long connections wait: the annotation decides first, then the profile of the pod's proxy, and the flag.
 func (r *reader) hold() time.Duration {
-	f, said := r.annotation(KeyHoldSeconds)
-	switch {
-	case said:
-	case r.profile != nil && r.profile.HoldSeconds != nil:
-		f = found{value: decimal(*r.profile.HoldSeconds), name: fromProfile + r.profileName, origin: fromProfile, key: r.profileName}
-	default:
-		f = r.lookup(KeyHoldSeconds, settingHoldSeconds)
-	}
+	f := r.ofProfile(KeyHoldSeconds, settingHoldSeconds, func(p *ManagedProxy) string { return p.HoldSeconds })
 	return take(r, settingHoldSeconds, f, holdSeconds)
 }
 

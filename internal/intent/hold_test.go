@@ -9,17 +9,16 @@ import (
 
 // The pod decides first, then its namespace, its profile, and the flag.
 func TestHold_podThenNamespaceThenProfileThenFlag(t *testing.T) {
-	seconds := func(n uint32) *uint32 { return &n }
 	for name, c := range map[string]struct {
 		pod, namespace, flag string
-		profile              *uint32
+		profile              string
 		want                 time.Duration
 		source, err          string
 	}{
 		"nobody":                          {want: 30 * time.Second, source: "default"},
 		"the flag":                        {flag: "7", want: 7 * time.Second, source: "flag of the agent: --hold-seconds"},
-		"the profile":                     {flag: "7", profile: seconds(0), want: 0, source: "ProxyProfile edge"},
-		"the namespace":                   {flag: "7", profile: seconds(0), namespace: "600", want: 10 * time.Minute, source: "annotation of the namespace: " + KeyHoldSeconds},
+		"the profile":                     {flag: "7", profile: "0", want: 0, source: "ProxyProfile edge"},
+		"the namespace":                   {flag: "7", profile: "0", namespace: "600", want: 10 * time.Minute, source: "annotation of the namespace: " + KeyHoldSeconds},
 		"the pod":                         {namespace: "600", pod: "0", want: 0, source: "annotation of the pod: " + KeyHoldSeconds},
 		"the pod, no number":              {pod: "ten", err: `value "ten": want whole seconds from 0 to 600`},
 		"the pod, nothing":                {pod: " ", err: `value " "`},
@@ -34,7 +33,7 @@ func TestHold_podThenNamespaceThenProfileThenFlag(t *testing.T) {
 		ns.Annotations = given(KeyHoldSeconds, c.namespace)
 		pod.Annotations[KeyInitialize] = "true"
 		config := Config{Select: SelectAnnotation, Defaults: StandardDefaults()}
-		if c.profile != nil {
+		if c.profile != "" {
 			pod.Annotations[KeySidecar] = "edge"
 			config.Managed = func(string, *corev1.Pod, *corev1.Namespace) *ManagedProxy {
 				return &ManagedProxy{Profile: "edge", Owner: Owner{UID: 1337}, OutboundPort: 15001, InboundPort: 15006, HoldSeconds: c.profile}

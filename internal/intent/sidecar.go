@@ -30,8 +30,8 @@ type ManagedProxy struct {
 	ExcludeInboundPorts []uint16 `json:"excludeInboundPorts,omitempty"`
 	// InboundPorts is the profile's value for pods without the annotation KeyInboundPorts, or "".
 	InboundPorts string `json:"inboundPorts,omitempty"`
-	// HoldSeconds is the profile's value for pods without the annotation KeyHoldSeconds, or nil.
-	HoldSeconds *uint32 `json:"holdSeconds,omitempty"`
+	// HoldSeconds is the profile's value for pods without the annotation KeyHoldSeconds, or "".
+	HoldSeconds string `json:"holdSeconds,omitempty"`
 	// Aliases lead from the ports that others know to those of this proxy.
 	Aliases []iptables.PortAlias `json:"aliases,omitempty"`
 	// Transparent captures inbound connections with TPROXY.

@@ -132,6 +132,14 @@ func (r *reader) lookup(key, flag string) found {
 	return out
 }
 
+// ofProfile is lookup, but what the profile of the pod's proxy says counts before the flag. It is "" if the profile says nothing.
+func (r *reader) ofProfile(key, flag string, says func(*ManagedProxy) string) found {
+	if _, own := r.annotation(key); !own && r.profile != nil && says(r.profile) != "" {
+		return found{value: says(r.profile), name: fromProfile + r.profileName, origin: fromProfile, key: r.profileName}
+	}
+	return r.lookup(key, flag)
+}
+
 func (r *reader) spec() iptables.Spec {
 	excludeIn := read(r, keyExcludeInbound, settingExcludeInbound, portList)
 	var ignored func(format string, args ...any)
@@ -213,14 +221,7 @@ func oneOf(no, yes string) func(key, value string) (bool, error) {
 // pod's proxy, and the flag.
 func (r *reader) inboundPorts() iptables.Ports {
 	out := read(r, keyIncludeInbound, settingIncludeInbound, ports)
-	which, said := r.annotation(KeyInboundPorts)
-	switch {
-	case said:
-	case r.profile != nil && r.profile.InboundPorts != "":
-		which = found{value: r.profile.InboundPorts, name: fromProfile + r.profileName, origin: fromProfile, key: r.profileName}
-	default:
-		which = r.lookup(KeyInboundPorts, settingInboundPorts)
-	}
+	which := r.ofProfile(KeyInboundPorts, settingInboundPorts, func(p *ManagedProxy) string { return p.InboundPorts })
 	out.Listening = take(r, settingInboundPorts, which, oneOf(inboundAll, inboundListening))
 	return out
 }

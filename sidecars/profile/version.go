@@ -261,7 +261,7 @@ func (p *Version) ManagedProxy() intent.ManagedProxy {
 		out.GID = uint32(p.Spec.RunAsGroup)
 	}
 	if network.HoldSeconds != nil {
-		out.HoldSeconds = new(uint32(*network.HoldSeconds))
+		out.HoldSeconds = strconv.Itoa(int(*network.HoldSeconds))
 	}
 	excluded := network.ExcludeInboundPorts
 	if p.Spec.Istio != nil { // as Istio's injector does
