@@ -19,7 +19,7 @@ import (
 )
 
 // Lot parks the connections of a node's pods. Its methods may be called at once. A parked listener keeps its network namespace alive: it is closed when
-// the proxy listens, when it is told to, or at its deadline. Those of an agent that ends are closed by the kernel, which resets what waits.
+// the proxy listens, when it is told to, or at its deadline. At the end of an agent the kernel closes its listeners, and resets what waits.
 type Lot struct {
 	namespaces kernel.Namespaces
 
@@ -92,16 +92,6 @@ func (l *Lot) Leave(sandbox string) {
 	defer l.mu.Unlock()
 	closeAll(l.spots[sandbox])
 	delete(l.spots, sandbox)
-}
-
-// LeaveAll closes all listeners.
-func (l *Lot) LeaveAll() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for sandbox, all := range l.spots {
-		closeAll(all)
-		delete(l.spots, sandbox)
-	}
 }
 
 // watch closes a listener once the proxy listens on its port, or at its deadline.

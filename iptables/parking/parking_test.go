@@ -33,15 +33,20 @@ func wantParked(t *testing.T, s site, hosts []string) {
 	results := s.dial(t, 10)
 	s.awaitParked(t, 40)
 	s.listen(t, hosts...)
+	wantAnswered(t, results)
+	if n := s.held(t); n > 0 {
+		t.Errorf("%d packets were dropped, and sent again", n)
+	}
+	s.awaitCounts(t, Counts{HandedOver: 40})
+}
+
+func wantAnswered(t *testing.T, results <-chan result) {
+	t.Helper()
 	for r := range results {
 		if r.err != nil {
 			t.Errorf("%s: %v", r.name, r.err)
 		}
 	}
-	if n := s.held(t); n > 0 {
-		t.Errorf("%d packets were dropped, and sent again", n)
-	}
-	s.awaitCounts(t, Counts{HandedOver: 40})
 }
 
 // What waits in vain is reset at the deadline, and no listener is left.
@@ -94,11 +99,7 @@ func TestLeave_proxyListens_isHandedOver(t *testing.T) {
 	s.awaitParked(t, 4)
 	s.listen(t, "0.0.0.0", "::")
 	s.lot.Leave("sandbox")
-	for r := range results {
-		if r.err != nil {
-			t.Errorf("%s: %v", r.name, r.err)
-		}
-	}
+	wantAnswered(t, results)
 	s.awaitCounts(t, Counts{HandedOver: 4})
 }
 
@@ -117,15 +118,11 @@ func TestPark_twoAgents_connectionsGoToTheProxy(t *testing.T) {
 			results := s.dial(t, 10)
 			s.awaitParked(t, 40)
 			if leaves {
-				s.lot.LeaveAll()
+				s.lot.Leave("sandbox")
 				s.awaitParked(t, 40)
 			}
 			s.listen(t, "0.0.0.0", "::")
-			for r := range results {
-				if r.err != nil {
-					t.Errorf("%s: %v", r.name, r.err)
-				}
-			}
+			wantAnswered(t, results)
 		})
 	}
 }
@@ -156,11 +153,7 @@ func TestPark_nobodyCanListenBeside_portsStayFree(t *testing.T) {
 			results := s.dial(t, 1)
 			s.awaitHeld(t, 4)
 			s.listen(t, "0.0.0.0", "::")
-			for r := range results {
-				if r.err != nil {
-					t.Errorf("%s: %v", r.name, r.err)
-				}
-			}
+			wantAnswered(t, results)
 		})
 	}
 }

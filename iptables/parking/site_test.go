@@ -56,7 +56,7 @@ func newSite(t *testing.T, mode iptables.Mode) site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.lot.LeaveAll)
+	t.Cleanup(func() { s.lot.Leave("sandbox") })
 	return s
 }
 
