@@ -27,9 +27,9 @@ func HeldPackets(lines []Line) (packets uint64, holds bool) {
 	return packets, holds
 }
 
-// hold returns the chain that has new connections wait for their proxy. A packet that opens a connection to one of the proxy's ports, where
-// somebody has led it or the client itself, is dropped while nobody listens there: the client's kernel sends it again after a second, and again. Without
-// the chain the pod's kernel would refuse the connection.
+// hold returns the chain that has new connections wait for their proxy. While one of the proxy's ports has no listener, a packet that opens a connection
+// to it is dropped, redirected or not: the client's kernel sends it again after a second, and again. Without the chain the pod's kernel would refuse the
+// connection.
 //
 // The chain comes behind the redirects, where the kernel knows which socket takes the packet. What TPROXY diverts keeps its port, and is dropped without
 // a listener by the chain that diverts.
@@ -40,10 +40,9 @@ func hold(s Spec, families Hold) []Chain {
 	}
 	r := &rules{}
 	r.add("packets of open connections", direct(), tcp(), not(opening()))
-	for f, number := range map[Hold]uint32{HoldIPv4: IPv6, HoldIPv6: IPv4} {
-		if families == f {
-			r.add("nobody listens in the other family", direct(), num(Family, number))
-		}
+	if families != HoldBoth {
+		other := map[Hold]uint32{HoldIPv4: IPv6, HoldIPv6: IPv4}[families]
+		r.add("nobody listens in the other family", direct(), num(Family, other))
 	}
 	for _, p := range ports {
 		r.add("somebody listens", direct(), tcp(), port(p), num(Socket, AnySocket))

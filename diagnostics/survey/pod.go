@@ -50,7 +50,7 @@ type Pod struct {
 	// Backend, SpecHash, Reported and Notes come from the pod's report.
 	Backend  string `json:"backend,omitempty"`
 	SpecHash string `json:"specHash,omitempty"`
-	// Held is what becomes of new connections while the proxy does not listen: waits, or refused.
+	// Held says whether new connections wait while the proxy does not listen, or are refused: waits, or refused.
 	Held     string    `json:"held,omitempty"`
 	Reported time.Time `json:"reported,omitzero"`
 	Notes    string    `json:"notes,omitempty"`

@@ -77,16 +77,18 @@ func (n Namespaces) Unheard(ctx context.Context, at podnet.Place, ports []uint16
 	})
 }
 
-// Families returns in which families somebody listens on one of the ports at least. It implements controllers.Listeners.
+// Families returns the families of all listeners on the ports. It implements controllers.Listeners.
 func (n Namespaces) Families(ctx context.Context, at podnet.Place, ports []uint16) (iptables.Hold, error) {
 	return Visit(ctx, n, at, func(ctx context.Context, ns *netns.NS) (in iptables.Hold, err error) {
 		err = EachListener(ctx, ns, func(s Socket) (more bool) {
-			switch {
-			case !slices.Contains(ports, s.Port):
-			case s.Address.Is4() || s.V6Only:
-				in |= map[bool]iptables.Hold{true: iptables.HoldIPv4, false: iptables.HoldIPv6}[s.Address.Is4()]
-			default:
-				in = iptables.HoldBoth
+			if !slices.Contains(ports, s.Port) {
+				return true
+			}
+			if !s.V6Only {
+				in |= iptables.HoldIPv4
+			}
+			if !s.Address.Is4() {
+				in |= iptables.HoldIPv6
 			}
 			return in != iptables.HoldBoth
 		})

@@ -12,14 +12,7 @@ import (
 // Others reach the proxy that serves now at the port that they know. The pod itself, and what goes through it, is left alone.
 func TestAliases_others_reachTheProxyThatServes(t *testing.T) {
 	t.Parallel()
-	for _, b := range backends(t) {
-		for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy} {
-			t.Run(fmt.Sprintf("%s/%s", b.Name(), mode), func(t *testing.T) {
-				t.Parallel()
-				wantAliases(t, b, mode)
-			})
-		}
-	}
+	eachMode(t, wantAliases)
 }
 
 func wantAliases(t *testing.T, b backend, mode iptables.Mode) {

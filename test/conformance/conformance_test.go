@@ -37,6 +37,19 @@ func backends(t *testing.T) []backend {
 	}
 }
 
+// eachMode calls f with each backend and mode, in parallel tests.
+func eachMode(t *testing.T, f func(t *testing.T, b backend, mode iptables.Mode)) {
+	t.Helper()
+	for _, b := range backends(t) {
+		for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy} {
+			t.Run(fmt.Sprintf("%s/%s", b.Name(), mode), func(t *testing.T) {
+				t.Parallel()
+				f(t, b, mode)
+			})
+		}
+	}
+}
+
 func mustApply(t *testing.T, b backend, w world, c configuration) {
 	t.Helper()
 	if _, err := b.Apply(t.Context(), w.pod().Path(), c.rules(t)); err != nil {

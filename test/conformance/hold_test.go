@@ -51,14 +51,7 @@ func (e early) dial(ctx context.Context, pod, world *netns.NS) (answer string, e
 // Connections that are earlier than their proxy are neither refused nor let by: they are answered after a retransmission.
 func TestHold_connectionsBeforeTheProxy_wait(t *testing.T) {
 	t.Parallel()
-	for _, b := range backends(t) {
-		for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy} {
-			t.Run(fmt.Sprintf("%s/%s", b.Name(), mode), func(t *testing.T) {
-				t.Parallel()
-				wantWaiting(t, b, mode)
-			})
-		}
-	}
+	eachMode(t, wantWaiting)
 }
 
 // wantWaiting wants connections of a pod without a proxy to be answered once that listens.
