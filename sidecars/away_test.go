@@ -28,7 +28,7 @@ func TestStart_apiServerAway_podIsAsTheLastProxyHadIt(t *testing.T) {
 					t.Errorf("its file is %q, error %v", text, err)
 				}
 				m.Follow(sandboxOf("u2"))
-				after(awayLimit + time.Second)
+				n.after(awayLimit + time.Second)
 				if said := n.said["u2"]; said.Ready || said.Failure == "" && !n.apiHangs {
 					t.Errorf("a pod that never had a proxy: %+v", said)
 				}
@@ -50,17 +50,17 @@ func proxyEndsWhile(t *testing.T, changed func(*fakeNode), check func(*fakeNode,
 			n.meshed.labels = map[string]string{"app": "cart"}
 			m, stop := agent()
 			m.Follow(sandboxOf("u1"))
-			after(time.Second)
+			n.after(time.Second)
 			if later {
 				stop()
 				m, stop = agent()
 				m.Follow(sandboxOf("u1"))
-				after(time.Second)
+				n.after(time.Second)
 			}
 			defer stop()
 			n.change(func() { changed(n) })
 			n.end("c001", 1)
-			after(awayLimit + time.Second)
+			n.after(awayLimit + time.Second)
 			check(n, m)
 		})
 	}

@@ -14,7 +14,7 @@ func TestManager_manyPodsAtOnce_allStart(t *testing.T) {
 		for i := range pods {
 			m.Follow(sandboxOf(fmt.Sprint("u", i)))
 		}
-		after(5 * time.Second)
+		n.after(5 * time.Second)
 		if got := len(n.running()); got != pods {
 			t.Errorf("%d proxies run", got)
 		}
@@ -37,12 +37,12 @@ func TestRollouts_manyPods_staysWithinBound(t *testing.T) {
 		for i := range pods {
 			m.Follow(sandboxOf(fmt.Sprint("u", i)))
 		}
-		after(5 * time.Second)
+		n.after(5 * time.Second)
 		n.change(func() { n.asks, n.profile.Generation, n.profile.Spec.Image = 0, 2, "localhost/haproxy:2" })
 		began := time.Now()
 		m.Notify("edge")
 		for old := pods; old > 0; {
-			after(10 * time.Millisecond)
+			n.after(10 * time.Millisecond)
 			old = 0
 			n.change(func() {
 				for _, c := range n.containers {

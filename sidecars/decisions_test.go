@@ -54,17 +54,17 @@ func TestRollouts_turnNoLongerNeeded_isFreed(t *testing.T) {
 				n.profile.Spec.Rollout.MaxParallel = 1
 				m.Follow(sandboxOf("u1"))
 				m.Follow(sandboxOf("u2"))
-				after(2 * time.Second)
+				n.after(2 * time.Second)
 				n.change(func() { n.behave = func(p *fakeProxy) { p.readyAfter = -1 } })
 				n.upgrade(m)
-				after(5 * time.Second) // one of them has the turn
+				n.after(5 * time.Second) // one of them has the turn
 				first, other := "u1", "u2"
 				if !n.began("u1") {
 					first, other = other, first
 				}
 				n.change(func() { cluster.of[first] = change; n.behave = func(*fakeProxy) {} })
 				m.Notify("")
-				after(30 * time.Second)
+				n.after(30 * time.Second)
 				if said := n.mustSay(t, other, v1alpha1.Running, true); said.Image != "localhost/haproxy:2" {
 					t.Errorf("the other one still waits: %+v", said)
 				}
@@ -96,24 +96,24 @@ func TestAsk_proxyThatIsWell_onceAPeriod(t *testing.T) {
 		defer stop()
 		m.Asker = c
 		m.Follow(sandboxOf("u1"))
-		after(100 * time.Millisecond)
+		n.after(100 * time.Millisecond)
 		n.mustSum(t, rollout.NodeCount{Pods: 1})
 		asks := func(epoch uint32, for10s func()) int {
 			n.change(func() { c.asks[epoch] = 0 })
 			for range 10 {
 				for10s()
-				after(time.Second)
+				n.after(time.Second)
 			}
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			return c.asks[epoch]
 		}
-		after(time.Second)
+		n.after(time.Second)
 		if got := asks(0, func() { m.Notify("edge") }); got != 1 {
 			t.Errorf("one that is ready was asked %d times in 10 s", got)
 		}
 		n.upgrade(m)
-		after(time.Second)
+		n.after(time.Second)
 		if got := asks(0, func() { m.Notify("edge") }); got != 0 {
 			t.Errorf("one that drains was asked %d times", got)
 		}
@@ -124,7 +124,7 @@ func TestAsk_proxyThatIsWell_onceAPeriod(t *testing.T) {
 		}
 		n.change(func() { n.chosen = "edge"; n.failures["remove"] = errors.New("not now") })
 		n.end("c002", 1)
-		after(time.Second)
+		n.after(time.Second)
 		if got := asks(1, func() { m.Notify("") }); got != 0 {
 			t.Errorf("one that has ended was asked %d times", got)
 		}
@@ -138,9 +138,9 @@ func TestAsk_answerIsLate_fewLooks(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(20 * time.Second)
+		n.after(20 * time.Second)
 		n.change(func() { n.asks, n.containers["c001"].hangs = 0, true })
-		after(2 * time.Second)
+		n.after(2 * time.Second)
 		if n.asks > 10 {
 			t.Errorf("the runtime was asked %d times in 2 s", n.asks)
 		}
@@ -156,14 +156,14 @@ func TestAgain_sandboxStarts_looksMoreAndMoreSeldom(t *testing.T) {
 		n.stopped = map[string]bool{s.ID: true}
 		m.Follow(s)
 		var first, all int
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() { first = n.asks })
-		after(lookFor - 2*time.Second)
+		n.after(lookFor - 2*time.Second)
 		n.change(func() { all, n.stopped = n.asks, nil })
 		if first < 12 || all > 60 {
 			t.Errorf("the runtime was asked %d times in the first second, and %d times in nine", first, all)
 		}
-		after(2 * probe.SilentPoll)
+		n.after(2 * probe.SilentPoll)
 		n.mustSay(t, "u1", v1alpha1.Running, true)
 	})
 }
@@ -175,11 +175,11 @@ func TestStop_runtimeRefuses_isOneFailure(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() { n.failures["stop"] = errors.New("not now") })
-		after(30 * time.Second)
+		n.after(30 * time.Second)
 		n.change(func() { clear(n.failures); n.behave = func(*fakeProxy) {} })
-		after(lastErrorPause + time.Second)
+		n.after(lastErrorPause + time.Second)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Epoch != 1 {
 			t.Errorf("the ManagedProxy says %+v", said)
 		}
@@ -192,10 +192,10 @@ func TestStep_podBeingDeleted_isNotUpgraded(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() { n.ending = true })
 		n.upgrade(m)
-		after(10 * time.Second)
+		n.after(10 * time.Second)
 		if n.next != 1 {
 			t.Errorf("%d were made", n.next)
 		}
@@ -209,10 +209,10 @@ func TestStep_profileGoneBeforeReady_proxyStays(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() { n.chosen = "gone" })
 		m.Notify("")
-		after(time.Second)
+		n.after(time.Second)
 		n.mustSay(t, "u1", n.said["u1"].State, false)
 	})
 }
@@ -224,7 +224,7 @@ func TestStep_newAgent_givesStartingProxyItsTime(t *testing.T) {
 		for range 2 {
 			m, stop := agent()
 			m.Follow(sandboxOf("u1"))
-			after(8 * time.Second)
+			n.after(8 * time.Second)
 			if got := n.running(); len(got) != 1 || n.next != 1 {
 				t.Errorf("%v run of %d", got, n.next)
 			}
@@ -239,13 +239,13 @@ func TestStep_podFinished_followsProxyToItsEnd(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() { n.finished, n.ending = true, true })
 		m.Notify("")
-		after(5 * time.Second)
+		n.after(5 * time.Second)
 		n.mustSay(t, "u1", v1alpha1.Running, true)
 		n.end("c001", 137)
-		after(5 * time.Second)
+		n.after(5 * time.Second)
 		n.mustSay(t, "u1", v1alpha1.Ended, false)
 	})
 }
@@ -256,11 +256,11 @@ func TestStep_newSandbox_usesNewEpochs(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		next := sandboxOf("u1")
 		next.ID = "sandbox-new"
 		m.Follow(next) // while the old proxy runs
-		after(time.Second)
+		n.after(time.Second)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Epoch != 1 || said.Failure != "" || n.next != 2 {
 			t.Errorf("%+v, %d were made", said, n.next)
 		}

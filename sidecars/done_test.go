@@ -30,9 +30,9 @@ func TestIsDone_onFailureAndCode0_isNotStartedAgain(t *testing.T) {
 				n.profile.Spec.RestartPolicy = profile.RestartOnFailure
 				m, stop := agent()
 				m.Follow(sandboxOf("u1"))
-				after(time.Minute)
+				n.after(time.Minute)
 				n.end("c001", c.code)
-				after(time.Minute)
+				n.after(time.Minute)
 				stop()
 				if said := n.said["u1"]; c.code == 0 && (said.State != v1alpha1.Ended || said.Failure != "" || said.Restarts != 0 || said.Message != endedWell || said.Final) {
 					t.Errorf("the ManagedProxy says %+v", said)
@@ -41,12 +41,12 @@ func TestIsDone_onFailureAndCode0_isNotStartedAgain(t *testing.T) {
 					t.Errorf("files of the proxy are left: %v", files)
 				}
 				m, stop = agent()
-				after(time.Second) // it looks at what there is before it knows the pod
+				n.after(time.Second) // it looks at what there is before it knows the pod
 				m.Follow(sandboxOf("u1"))
-				after(time.Minute)
+				n.after(time.Minute)
 				n.change(func() { c.change(n) })
 				m.Notify("")
-				after(time.Minute)
+				n.after(time.Minute)
 				n.mustSay(t, "u1", c.state, c.state == v1alpha1.Running)
 				if n.next != c.made {
 					t.Errorf("%d proxies were made, want %d", n.next, c.made)
@@ -69,20 +69,20 @@ func TestIsDone_agentAndProfileChange_isNoFailure(t *testing.T) {
 				n.profile.Spec.RestartPolicy = profile.RestartOnFailure
 				m, stop := agent()
 				m.Follow(sandboxOf("u1"))
-				after(time.Second)
+				n.after(time.Second)
 				n.end("c001", 0)
-				after(time.Second)
+				n.after(time.Second)
 				if starts {
 					n.change(func() { n.failures["remove"] = errors.New("not now") })
 					n.upgrade(m)
-					after(time.Second)
+					n.after(time.Second)
 				}
 				stop()
 				n.change(func() { clear(n.failures); n.profile.Spec.Image = "localhost/haproxy:2" })
 				m, stop = agent()
 				defer stop()
 				m.Follow(sandboxOf("u1"))
-				after(time.Second)
+				n.after(time.Second)
 				if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Failure != "" || said.Epoch != 1 || len(n.containers) != 1 || m.Figures()["edge"].Restarts != 0 {
 					t.Errorf("the ManagedProxy says %+v of %d containers; %+v", said, len(n.containers), m.Figures())
 				}
@@ -98,12 +98,12 @@ func TestIsDone_newVersionEndsAtOnce_oldServes(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() {
 			n.behave = func(p *fakeProxy) { time.AfterFunc(10*time.Millisecond, func() { n.end(p.ID, 0) }) }
 		})
 		n.upgrade(m)
-		after(time.Minute)
+		n.after(time.Minute)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Failure == "" || said.Epoch != 0 || n.next < 3 {
 			t.Errorf("%d proxies were made, and the ManagedProxy says %+v", n.next, said)
 		}
@@ -115,17 +115,17 @@ func TestSweep_sandboxEnded_removesContainer(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		stop()
 		n.end("c001", 137)
 		_, stop = agent()
 		defer stop()
-		after(time.Minute)
+		n.after(time.Minute)
 		if len(n.containers) != 1 {
 			t.Error("it was removed although its sandbox runs")
 		}
 		n.change(func() { n.stopped = map[string]bool{"sandbox-u1": true} })
-		after(time.Minute)
+		n.after(time.Minute)
 		if len(n.containers) != 0 {
 			t.Error("it is left")
 		}
@@ -139,17 +139,17 @@ func TestStop_agentIsKilledBehindIt_nextAgentStartsProxy(t *testing.T) {
 			n.profile.Spec.Handover, n.profile.Spec.RestartPolicy = profile.HandoverNone, profile.RestartOnFailure
 			m, stop := agent()
 			m.Follow(sandboxOf("u1"))
-			after(time.Second)
+			n.after(time.Second)
 			n.change(func() { n.killAfter, n.wish = n.calls+kill, Wish("a") })
 			m.Notify("edge")
-			after(time.Minute)
+			n.after(time.Minute)
 			n.change(func() { survived = n.calls < n.killAfter })
 			stop()
 			n.change(func() { n.killAfter = 0 })
 			m, stop = agent()
 			defer stop()
 			m.Follow(sandboxOf("u1"))
-			after(10 * time.Second)
+			n.after(10 * time.Second)
 			said := n.said["u1"]
 			for _, c := range n.containers {
 				if !said.Ready || said.Restarts != 0 || c.Restart != n.wish {
@@ -168,22 +168,22 @@ func TestIsDone_lastGoodEndsWithCode0_isNotStartedAgain(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		followMany(m, 3)
-		after(time.Second)
+		n.after(time.Second)
 		n.changeTo(m, 2)
-		after(time.Minute)
+		n.after(time.Minute)
 		m.Follow(sandboxOf("new"))
-		after(time.Second)
+		n.after(time.Second)
 		n.mustServe(t, []string{"new"}, 1, "is not known to work")
 		for id, c := range n.containers {
 			if c.PodUID == "new" {
 				n.end(id, 0)
 			}
 		}
-		after(time.Minute)
+		n.after(time.Minute)
 		n.mustSay(t, "new", v1alpha1.Ended, false)
 		n.change(func() { n.behave = only(nil) })
 		n.changeTo(m, 3)
-		after(time.Minute)
+		n.after(time.Minute)
 		n.mustServe(t, []string{"new"}, 3)
 	})
 }

@@ -25,10 +25,10 @@ func TestNoteEnds_podEnding_isNoFailure(t *testing.T) {
 			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 				m, stop := agent()
 				m.Keep(sandboxOf("u1"))
-				after(time.Second)
+				n.after(time.Second)
 				n.change(func() { ends(n) })
 				n.end("c001", 137)
-				after(time.Second)
+				n.after(time.Second)
 				n.change(func() {
 					if said := n.said["u1"]; said.Restarts != 0 || said.Message != "" || said.Failure != "" {
 						t.Errorf("the ManagedProxy says %+v", said)
@@ -45,15 +45,15 @@ func TestClean_podGone_leavesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() { n.gone = true })
 		m.Notify("")
-		after(3 * time.Second)
+		n.after(3 * time.Second)
 		if got := n.running(); len(got) != 1 {
 			t.Errorf("%v run: the kubelet ends them, not the agent", got)
 		}
 		n.end("c001", 137)
-		after(3 * time.Second)
+		n.after(3 * time.Second)
 		homes, err := filepath.Glob(filepath.Join(m.Homes.Root, "*.*"))
 		if err != nil || len(homes) > 0 || len(n.containers) > 0 || len(n.said) > 0 {
 			t.Errorf("left are homes %v, containers %v, reports %v, error %v", homes, n.containers, n.said, err)
@@ -67,11 +67,11 @@ func TestSweep_optedOutMeanwhile_endsProxy(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		stop()
 		n.change(func() { n.chosen = "" })
 		m, stop = agent()
-		after(time.Minute)
+		n.after(time.Minute)
 		if len(n.containers) > 0 || len(n.said) > 0 {
 			t.Errorf("left are containers %v, reports %v", n.containers, n.said)
 		}
@@ -87,10 +87,10 @@ func TestStep_podFinished_keepsSidecar(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
-		after(time.Minute)
+		n.after(time.Minute)
 		n.change(func() { n.finished, n.ending = true, true })
 		n.end("c001", 137) // before the kubelet has stopped the sandbox
-		after(time.Minute)
+		n.after(time.Minute)
 		n.mustSay(t, "u1", v1alpha1.Ended, false)
 		homes, err := filepath.Glob(filepath.Join(m.Homes.Root, "*.*"))
 		if err != nil || len(homes) > 0 || len(n.containers) > 0 || n.next != 1 || m.Follows("u1") {
@@ -105,12 +105,12 @@ func TestAgain_sandboxEnded_looksSeldom(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
-		after(time.Minute)
+		n.after(time.Minute)
 		n.change(func() { n.stopped = map[string]bool{"sandbox-u1": true} })
 		n.end("c001", 137)
-		after(time.Minute)
+		n.after(time.Minute)
 		n.change(func() { n.asks = 0 })
-		after(10 * time.Minute)
+		n.after(10 * time.Minute)
 		if n.next != 1 || n.asks > 100 {
 			t.Errorf("%d proxies were made; the runtime was asked %d times in 10 minutes", n.next, n.asks)
 		}
@@ -122,7 +122,7 @@ func TestAgain_sandboxEnded_looksSeldom(t *testing.T) {
 func TestAgain_idleProxy_oneLookAPeriod(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
-		after(3 * time.Second) // so that they are not looked at together with everything else
+		n.after(3 * time.Second) // so that they are not looked at together with everything else
 		const proxies = 5
 		check := func() {
 			for i := range proxies {
@@ -130,10 +130,10 @@ func TestAgain_idleProxy_oneLookAPeriod(t *testing.T) {
 			}
 		}
 		check()
-		after(time.Minute)
+		n.after(time.Minute)
 		n.change(func() { n.asks = 0 })
 		for range 10 * 12 { // the verifier's checks, at a time of their own
-			after(5 * time.Second)
+			n.after(5 * time.Second)
 			check()
 		}
 		const looks, sweeps = proxies * 6 * 10, 2 * 10
@@ -151,10 +151,10 @@ func TestRollouts_failedPodGone_endsPause(t *testing.T) {
 		for _, uid := range []string{"u1", "u2", "u3", "u4", "u5", "u6"} {
 			m.Follow(sandboxOf(uid))
 		}
-		after(2 * time.Second)
+		n.after(2 * time.Second)
 		n.change(func() { n.behave = func(p *fakeProxy) { p.readyAfter = -1 } })
 		n.upgrade(m)
-		after(25 * time.Second)
+		n.after(25 * time.Second)
 		n.change(func() { n.behave = func(*fakeProxy) {} })
 		failed := []string{}
 		n.change(func() {
@@ -170,7 +170,7 @@ func TestRollouts_failedPodGone_endsPause(t *testing.T) {
 		for _, uid := range failed {
 			m.Unfollow(uid)
 		}
-		after(time.Minute)
+		n.after(time.Minute)
 		n.mustSum(t, rollout.NodeCount{Pods: 2, Upgraded: 2})
 		stop()
 	})
@@ -181,11 +181,11 @@ func TestStep_profileDeleted_proxyStays(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() { n.chosen = "gone" })
 		for range 2 {
 			m.Follow(sandboxOf("u1"))
-			after(time.Minute)
+			n.after(time.Minute)
 			n.mustSay(t, "u1", v1alpha1.Running, true)
 			stop()
 			m, stop = agent()
@@ -202,12 +202,12 @@ func TestAsk_proxySilent_isNotReadyAndStays(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() { n.containers["c001"].readyAfter = -1 })
-		after(11 * time.Second)
+		n.after(11 * time.Second)
 		n.mustSay(t, "u1", v1alpha1.Running, false)
 		n.change(func() { n.containers["c001"].readyAfter = 0 })
-		after(2 * time.Second)
+		n.after(2 * time.Second)
 		n.mustSay(t, "u1", v1alpha1.Running, true)
 		if n.next != 1 {
 			t.Errorf("%d proxies were made: one that has been ready is not given up", n.next)
@@ -221,17 +221,17 @@ func TestStart_podEnding_isNoFailure(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
-		after(time.Minute)
+		n.after(time.Minute)
 		n.change(func() { n.ending, n.failures["create"] = true, errors.New("the sandbox's container is not running") })
 		n.end("c001", 137)
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() {
 			if said := n.said["u1"]; said.Failure != "" || n.sum().Failed > 0 {
 				t.Errorf("the ManagedProxy says %+v, the profile %+v", said, n.sum())
 			}
 			n.gone = true
 		})
-		after(5 * time.Second)
+		n.after(5 * time.Second)
 		if m.Follows("u1") {
 			t.Error("a pod that is gone is still followed")
 		}
@@ -244,12 +244,12 @@ func TestStep_refusedPodGone_isForgotten(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
-		after(time.Minute)
+		n.after(time.Minute)
 		n.change(func() { n.chosen = "gone" })
 		n.end("c001", 137)
-		after(time.Minute)
+		n.after(time.Minute)
 		n.change(func() { n.gone = true })
-		after(time.Minute)
+		n.after(time.Minute)
 		homes, err := filepath.Glob(filepath.Join(m.Homes.Root, "*.*"))
 		if err != nil || len(homes) > 0 || m.Follows("u1") {
 			t.Errorf("left are homes %v, followed %t, error %v", homes, m.Follows("u1"), err)
@@ -269,16 +269,16 @@ func TestAgain_proxyHangsAtStart_asksSeldom(t *testing.T) {
 		m.Asker = c
 		m.Follow(sandboxOf("u1"))
 		var first, all, lists int
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() { first = c.asks[0] })
-		after(9 * time.Second)
+		n.after(9 * time.Second)
 		n.change(func() { all, lists = c.asks[0], n.asks })
 		if first < 12 || all > 60 || lists > 20 {
 			t.Errorf("the proxy was asked %d times in the first second, and %d times in ten, and the runtime for %d lists", first, all, lists)
 		}
-		after(2 * time.Minute)
+		n.after(2 * time.Minute)
 		n.change(func() { n.containers["c001"].readyAfter = 0 })
-		after(probe.SilentPoll)
+		n.after(probe.SilentPoll)
 		n.mustSay(t, "u1", v1alpha1.Running, true)
 	})
 }
@@ -290,14 +290,14 @@ func TestReport_failure_isSaidUntilNextIsCalm(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() { n.behave = func(p *fakeProxy) { p.readyAfter = 2 * stableTime } })
 		n.end("c001", 3)
-		after(2*stableTime + stableTime/2)
+		n.after(2*stableTime + stableTime/2)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); !strings.Contains(said.Message, "exit code 3") {
 			t.Errorf("half a minute after it is ready the ManagedProxy says %+v", said)
 		}
-		after(stableTime)
+		n.after(stableTime)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Message != "" || said.Failure != "" {
 			t.Errorf("at last the ManagedProxy says %+v", said)
 		}
@@ -319,18 +319,18 @@ func TestHearLastWords_writtenLate_areSaid(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.end("c001", 3)
-		after(10 * time.Millisecond)
+		n.after(10 * time.Millisecond)
 		write("2026-11-22T08:00:00.1Z stdout F starts\n2026-11-22T08:00:01.1Z stdout F bye\n")
-		after(time.Second)
+		n.after(time.Second)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); !strings.HasSuffix(said.Message, "exit code 3 (Error); its last words: starts / bye") {
 			t.Errorf("the ManagedProxy says %+v", said)
 		}
 		if err := os.Remove(log); err != nil {
 			t.Fatal(err)
 		}
-		after(2 * time.Second)
+		n.after(2 * time.Second)
 		if said := n.said["u1"]; !strings.HasSuffix(said.Message, "bye") {
 			t.Errorf("without the log the ManagedProxy says %+v", said)
 		}

@@ -74,30 +74,30 @@ func TestFigures_lifeOfAProxy_isCounted(t *testing.T) {
 		started := startTimes(m)
 		m.Follow(sandboxOf("u1"))
 		mustFigure(t, m, "before the first step", Figures{})
-		after(100 * time.Millisecond)
+		n.after(100 * time.Millisecond)
 		mustFigure(t, m, "it starts", Figures{Pods: pods(map[Health]int{HealthStarting: 1})})
-		after(time.Second)
+		n.after(time.Second)
 		mustFigure(t, m, "it is ready", Figures{Pods: pods(map[Health]int{HealthReady: 1})})
 		if took := started(); len(took) != 1 || took[0] < 200*time.Millisecond || took[0] > time.Second {
 			t.Errorf("the start took %v", took)
 		}
 		n.end("c001", 1)
-		after(5 * time.Second)
+		n.after(5 * time.Second)
 		mustFigure(t, m, "another one has come", Figures{Pods: pods(map[Health]int{HealthReady: 1}), Restarts: 1})
 
-		after(2 * stableTime)
+		n.after(2 * stableTime)
 		n.change(func() {
 			n.profile.Spec.Image = "localhost/haproxy:2"
 			n.profile.Generation++
 			n.behave = func(p *fakeProxy) { p.readyAfter = -1 }
 		})
 		m.Notify("edge")
-		after(11 * time.Second)
+		n.after(11 * time.Second)
 		mustFigure(t, m, "the new version was not ready in time", Figures{
 			Pods: pods(map[Health]int{HealthReady: 1}), Paused: true, Restarts: 1, Failed: 1,
 		})
 		n.change(func() { n.behave = func(p *fakeProxy) { p.readyAfter = 0 } })
-		after(time.Minute)
+		n.after(time.Minute)
 		got := m.Figures()["edge"]
 		if got.Upgraded != 1 || got.Paused || got.Pods[HealthReady] != 1 || got.Restarts != 1 {
 			t.Errorf("it was tried again: %+v", got)
@@ -117,9 +117,9 @@ func TestFigures_crashLoop_isFailed(t *testing.T) {
 		defer stop()
 		started := startTimes(m)
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		for range 20 {
-			after(700 * time.Millisecond)
+			n.after(700 * time.Millisecond)
 			if got := m.Figures()["edge"]; got.Pods[HealthFailed] != 1 || got.Restarts == 0 || got.Failed != 0 || len(started()) > 0 {
 				t.Fatalf("%+v", got)
 			}
@@ -132,17 +132,17 @@ func TestFigures_newAgentAndUnknownProfile_countNoStarts(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		stop()
 		m, stop = agent()
 		defer stop()
 		started := startTimes(m)
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		mustFigure(t, m, "the next agent", Figures{Pods: pods(map[Health]int{HealthReady: 1})})
 		n.change(func() { n.refusal = "there is no such profile" })
 		m.Follow(sandboxOf("u2"))
-		after(time.Second)
+		n.after(time.Second)
 		if got := m.Figures()["edge"]; got.Pods[HealthRefused] != 1 || len(m.counts.by) != 0 || len(started()) > 0 {
 			t.Errorf("%+v, %d profiles are remembered, starts took %v", got, len(m.counts.by), started())
 		}

@@ -123,7 +123,7 @@ func TestContainerEnded_lastApplication_finishesProxies(t *testing.T) {
 				defer stop()
 				m.Runtime, m.Cluster = a, a
 				m.Follow(sandboxOf("u1"))
-				after(time.Second)
+				n.after(time.Second)
 				if c.change != nil {
 					n.change(func() { c.change(a) })
 				}
@@ -149,11 +149,11 @@ func TestContainerEnded_finished_startsNoProxy(t *testing.T) {
 			m, stop := agent()
 			m.Runtime, m.Cluster = a, a
 			m.Follow(sandboxOf("u1"))
-			after(time.Second)
+			n.after(time.Second)
 			if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), exitedApp("app", 0, 0)); err != nil {
 				t.Error(err)
 			}
-			after(10 * time.Second)
+			n.after(10 * time.Second)
 			if got := n.running(); len(got) != 0 || n.next != 1 {
 				t.Errorf("%v run, %d were made", got, n.next)
 			}
@@ -166,7 +166,7 @@ func TestContainerEnded_finished_startsNoProxy(t *testing.T) {
 		defer stop()
 		m.Runtime, m.Cluster = a, a
 		m.Follow(sandboxOf("u1"))
-		after(2 * home.FinishedFor)
+		n.after(2 * home.FinishedFor)
 		n.mustSay(t, "u1", v1alpha1.Running, true)
 	})
 }
@@ -179,13 +179,13 @@ func TestContainerEnded_statusLate_staysEnded(t *testing.T) {
 		defer stop()
 		m.Runtime, m.Cluster = a, a
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), exitedApp("app", 0, 0)); err != nil {
 			t.Error(err)
 		}
-		after(2 * time.Second)
+		n.after(2 * time.Second)
 		n.change(func() { n.finished, n.ending = true, true })
-		after(cleanInterval)
+		n.after(cleanInterval)
 		if said := n.mustSay(t, "u1", v1alpha1.Ended, false); !said.Final || m.Follows("u1") {
 			t.Errorf("the ManagedProxy says %+v", said)
 		}
@@ -194,7 +194,7 @@ func TestContainerEnded_statusLate_staysEnded(t *testing.T) {
 
 // An agent that starts looks for what is left before it follows its first sandbox: that an application has ended is not forgotten.
 func TestSweep_applicationEndedLately_keepsHome(t *testing.T) {
-	bubble(t, func(t *testing.T, _ *fakeNode, agent func() (*Manager, func())) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		stop()
 		left := m.Homes.Of(podnet.Key{PodUID: "u1", Sandbox: "sandbox-u1"})
@@ -203,11 +203,11 @@ func TestSweep_applicationEndedLately_keepsHome(t *testing.T) {
 		}
 		_, stop = agent()
 		defer stop()
-		after(time.Second)
+		n.after(time.Second)
 		if !left.Notes().Finished(time.Now()) {
 			t.Error("it is forgotten at once")
 		}
-		after(3 * home.FinishedFor)
+		n.after(3 * home.FinishedFor)
 		if _, err := os.Stat(left.Path); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("the directory is left, error %v", err)
 		}
@@ -239,9 +239,9 @@ func TestNoteEnds_applicationHasEnded_isNoFailureIfForGood(t *testing.T) {
 				defer stop()
 				m.Runtime, m.Cluster = a, a
 				m.Follow(sandboxOf("u1"))
-				after(time.Second)
+				n.after(time.Second)
 				n.end("c001", 137)
-				after(time.Second)
+				n.after(time.Second)
 				state, restarts := v1alpha1.Running, int32(1)
 				if c.finished {
 					state, restarts = v1alpha1.Ended, 0

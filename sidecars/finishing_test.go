@@ -52,7 +52,7 @@ func (s *signalled) looksAfter(agent func() (*Manager, func())) (m *Manager, sto
 	m, stop = agent()
 	m.Runtime, m.Cluster = s, s
 	m.Follow(sandboxOf("u1"))
-	after(time.Second)
+	s.after(time.Second)
 	return m, stop
 }
 
@@ -80,7 +80,7 @@ func TestFinish_proxies_onlyRunningOnesAreTold(t *testing.T) {
 			},
 			before: func(s *signalled, m *Manager) {
 				s.upgrade(m)
-				after(time.Second)
+				s.after(time.Second)
 				s.got = nil
 			},
 			want: []string{"c002 SIGUSR1", "c001 SIGKILL"}, took: finishWait,
@@ -89,13 +89,13 @@ func TestFinish_proxies_onlyRunningOnesAreTold(t *testing.T) {
 			before: func(s *signalled, _ *Manager) {
 				s.change(func() { s.failures["remove"], s.failures["create"] = away, away })
 				s.end("c001", 1)
-				after(time.Second)
+				s.after(time.Second)
 			},
 		},
 		"one of another sandbox": {
 			before: func(s *signalled, _ *Manager) {
 				s.change(func() { s.containers["c001"].Sandbox = "sandbox-old"; s.failures["create"] = away })
-				after(15 * time.Second)
+				s.after(15 * time.Second)
 			},
 		},
 		"one that cannot be told": {
@@ -116,7 +116,7 @@ func TestFinish_proxies_onlyRunningOnesAreTold(t *testing.T) {
 				defer stop()
 				m.Runtime, m.Cluster = s, s
 				m.Follow(sandboxOf("u1"))
-				after(time.Second)
+				n.after(time.Second)
 				if c.before != nil {
 					c.before(s, m)
 				}
@@ -140,7 +140,7 @@ func TestFinish_agentEnds_proxyKeepsItsTime(t *testing.T) {
 		defer stop()
 		m.Runtime, m.Cluster = s, s
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		if err := m.ContainerEnded(ctx, sandboxOf("u1"), exitedApp("app", 0, 0)); err != nil {
@@ -163,7 +163,7 @@ func TestFinish_endCannotBeWaitedFor_proxyKeepsItsTime(t *testing.T) {
 		defer stop()
 		m.Runtime, m.Cluster = unwatched{s}, s
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), exitedApp("app", 0, 0)); err != nil {
 			t.Error(err)
 		}
@@ -213,12 +213,12 @@ func TestFinishWithApplication_podIsGone_proxyIsEnded(t *testing.T) {
 				defer stop()
 				n.change(func() { n.gone = true })
 				gone(m)
-				after(5 * time.Second)
+				n.after(5 * time.Second)
 				if len(s.signals()) > 0 {
 					t.Errorf("told were %q while the application runs", s.signals())
 				}
 				n.change(func() { s.all[0] = exitedApp("app", 0, 143) })
-				after(5 * time.Second)
+				n.after(5 * time.Second)
 				if want := []string{"c001 SIGUSR1", "c001 SIGKILL"}; !slices.Equal(s.signals(), want) || follows(m, sandboxOf("u1").Key()) || len(n.containers) > 0 {
 					t.Errorf("told were %q, want %q; followed: %t, left: %v", s.signals(), want, follows(m, sandboxOf("u1").Key()), n.containers)
 				}
@@ -239,7 +239,7 @@ func TestFinishWithApplication_agentWasKilled_nextOneEndsTheProxy(t *testing.T) 
 		}
 		n.change(func() { n.ending = true })
 		m.Follow(sandboxOf("u1"))
-		after(5 * time.Second)
+		n.after(5 * time.Second)
 		if got := n.running(); len(got) > 0 || !slices.Contains(s.signals(), "c001 SIGKILL") {
 			t.Errorf("%v run, signals were %q", got, s.signals())
 		}
@@ -265,16 +265,16 @@ func TestFinishWithApplication_proxyIsBeingMade_isEnded(t *testing.T) {
 				defer stop()
 				m.Runtime, m.Cluster = making{s}, s
 				m.Follow(sandboxOf("u1"))
-				after(time.Second)
+				n.after(time.Second)
 				n.change(func() { n.ending = ending })
 				if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), exitedApp("app", 0, 0)); err != nil || len(s.signals()) > 0 {
 					t.Errorf("told were %q, error %v", s.signals(), err)
 				}
-				after(2*time.Second + finishWait + probe.StartPoll)
+				n.after(2*time.Second + finishWait + probe.StartPoll)
 				if want := []string{"c001 SIGUSR1", "c001 SIGKILL"}; !slices.Equal(s.signals(), want) {
 					t.Errorf("told were %q, want %q", s.signals(), want)
 				}
-				after(10 * time.Second)
+				n.after(10 * time.Second)
 				if got := n.running(); len(got) > 0 || n.next != 1 {
 					t.Errorf("%v run, %d were made", got, n.next)
 				}
@@ -291,16 +291,16 @@ func TestFinishWithApplication_runtimeSaysNothing_proxyIsTold(t *testing.T) {
 		defer stop()
 		n.change(func() { n.ending = true })
 		m.Follow(sandboxOf("u1"))
-		after(5 * time.Second)
+		n.after(5 * time.Second)
 		if len(s.signals()) > 0 {
 			t.Errorf("told were %q while the application runs", s.signals())
 		}
 		n.change(func() { s.all[1] = exitedApp("app", 0, 143) })
-		after(cleanInterval)
+		n.after(cleanInterval)
 		if want := []string{"c001 SIGUSR1", "c001 SIGKILL"}; !slices.Equal(s.signals(), want) {
 			t.Errorf("told were %q, want %q", s.signals(), want)
 		}
-		after(5 * time.Second)
+		n.after(5 * time.Second)
 		if got := n.running(); len(got) > 0 || n.next != 1 {
 			t.Errorf("%v run, %d were made", got, n.next)
 		}

@@ -94,9 +94,9 @@ func TestStart_presentVersionFails_isOfLastGood(t *testing.T) {
 				n.behave = only(behave, image(2))
 				m, stop := agent()
 				followMany(m, 5)
-				after(2 * time.Second)
+				n.after(2 * time.Second)
 				n.changeTo(m, 2)
-				after(time.Minute)
+				n.after(time.Minute)
 				if !n.sum().Paused || n.sum().Upgraded != 0 {
 					t.Errorf("the profile's status is %+v", n.sum())
 				}
@@ -107,15 +107,15 @@ func TestStart_presentVersionFails_isOfLastGood(t *testing.T) {
 				for range 2 {
 					n.endAll()
 					uids := followMany(m, 6) // the sixth is new
-					after(5 * time.Second)
+					n.after(5 * time.Second)
 					n.mustStandIn(t, uids, bad.Hash)
 					stop()
 					m, stop = agent()
 				}
 				uids := followMany(m, 6)
-				after(time.Second)
+				n.after(time.Second)
 				n.changeTo(m, 3)
-				after(2 * time.Minute)
+				n.after(2 * time.Minute)
 				n.mustServe(t, uids, 3)
 				stop()
 			})
@@ -132,9 +132,9 @@ func TestStart_nodeHasStartedAnew_isOfLastGood(t *testing.T) {
 		n.behave = only(endsAtOnce, image(2))
 		m, stop := startAgent(t, n, root)
 		uids := followMany(m, 4)
-		after(2 * time.Second)
+		n.after(2 * time.Second)
 		n.changeTo(m, 2)
-		after(time.Minute)
+		n.after(time.Minute)
 		stop()
 		homes, err := filepath.Glob(filepath.Join(root, "*.*"))
 		if err != nil || len(homes) != len(uids) {
@@ -149,7 +149,7 @@ func TestStart_nodeHasStartedAnew_isOfLastGood(t *testing.T) {
 		m, stop = startAgent(t, n, root)
 		defer stop()
 		followMany(m, len(uids))
-		after(2 * time.Second)
+		n.after(2 * time.Second)
 		n.mustServe(t, uids, 1, "is not known to work")
 	})
 }
@@ -175,14 +175,14 @@ func TestStart_nobodyServes_triesPresentVersion(t *testing.T) {
 				m, stop := agent()
 				defer stop()
 				m.Follow(sandboxOf("before"))
-				after(time.Second)
+				n.after(time.Second)
 				if c.behave != nil {
 					m.Unfollow("before")
 					n.change(func() { delete(n.containers, "c001") })
 				}
 				n.change(func() { n.profile.Spec.Image = image(2) })
 				m.Follow(sandboxOf("u1"))
-				after(450 * time.Millisecond)
+				n.after(450 * time.Millisecond)
 				n.mustServe(t, []string{"u1"}, c.version, map[bool][]string{true: {"exit code 1", "is not known to work"}}[c.version == 1]...)
 				if got := recorded.of["u1"]; !slices.Equal(got[:len(c.made)], c.made) {
 					t.Errorf("started were %q, want %q", got, c.made)
@@ -215,14 +215,14 @@ func TestStart_lastGoodWorksNoMore_triesPresentVersion(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		uids := followMany(m, 2)
-		after(time.Second)
+		n.after(time.Second)
 		n.changeTo(m, 2)
-		after(30 * time.Second)
+		n.after(30 * time.Second)
 		n.change(func() { n.behave = only(neverReady, image(1)) })
 		for _, id := range n.running() {
 			n.end(id, 137)
 		}
-		after(2 * time.Minute)
+		n.after(2 * time.Minute)
 		n.mustServe(t, uids, 2)
 	})
 }
@@ -237,15 +237,15 @@ func TestUpgrade_withoutHandoverFails_oldOneComesBack(t *testing.T) {
 		defer stop()
 		m.Runtime = &recorded
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.changeTo(m, 2)
-		after(4 * time.Minute)
+		n.after(4 * time.Minute)
 		n.mustServe(t, []string{"u1"}, 1, "exit code 1", "is not known to work")
 		if got, want := recorded.of["u1"], []string{image(1), image(2), image(1)}; !slices.Equal(got, want) {
 			t.Errorf("started were %q, want %q", got, want)
 		}
 		n.change(func() { n.behave = only(nil) })
-		after(3 * time.Minute)
+		n.after(3 * time.Minute)
 		n.mustServe(t, []string{"u1"}, 2)
 	})
 }
@@ -270,11 +270,11 @@ func TestAsk_presentVersionAsksElsewhere_proxyIsAskedItsOwnWay(t *testing.T) {
 		asked := asking{n, map[uint32]int32{}}
 		m.Asker = asked
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() { n.profile.Spec.Readiness.TCPPort = 15999 })
 		n.changeTo(m, 2)
 		n.change(func() { clear(asked.ports) })
-		after(15 * time.Second)
+		n.after(15 * time.Second)
 		if asked.ports[0] != 15021 || asked.ports[1] != 15999 {
 			t.Errorf("asked at %v, by epoch", asked.ports)
 		}

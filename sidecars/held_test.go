@@ -16,19 +16,19 @@ func TestManager_nodeIsHeld_keepsLastVersion(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		uids := followMany(m, 4)
-		after(2 * time.Second)
+		n.after(2 * time.Second)
 		n.hold(m, true)
 		n.changeTo(m, 2)
-		after(time.Minute)
+		n.after(time.Minute)
 		n.mustServe(t, uids, 1)
 		for _, id := range n.running() {
 			n.end(id, 0)
 		}
-		after(20 * time.Second) // nobody serves meanwhile: none may be the first that tries it
+		n.after(20 * time.Second) // nobody serves meanwhile: none may be the first that tries it
 		stop()
 		m, stop = agent()
 		uids = followMany(m, 5) // the fifth is new
-		after(5 * time.Minute)
+		n.after(5 * time.Minute)
 		for _, uid := range uids {
 			if said := n.said[uid]; said.Image != image(1) || !said.Ready {
 				t.Errorf("%s: %+v", uid, said)
@@ -37,12 +37,12 @@ func TestManager_nodeIsHeld_keepsLastVersion(t *testing.T) {
 		before := n.said["u1"].Epoch
 		n.change(func() { n.wish = Wish("again") })
 		m.Notify("edge")
-		after(time.Minute)
+		n.after(time.Minute)
 		if said := n.said["u1"]; said.Image != image(1) || !said.Ready || said.Epoch == before {
 			t.Errorf("after a wish for a new proxy: %+v", said)
 		}
 		n.hold(m, false)
-		after(time.Minute)
+		n.after(time.Minute)
 		for _, uid := range uids {
 			if said := n.said[uid]; said.Image != image(2) || !said.Ready {
 				t.Errorf("%s: %+v", uid, said)
@@ -58,7 +58,7 @@ func TestManager_heldNodeKnowsNoVersion_startsPresent(t *testing.T) {
 		n.held = true
 		m, stop := agent()
 		uids := followMany(m, 2)
-		after(2 * time.Second)
+		n.after(2 * time.Second)
 		n.mustServe(t, uids, 1)
 		stop()
 	})

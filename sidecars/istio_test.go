@@ -86,7 +86,7 @@ func meshedly(t *testing.T, prepare func(n *fakeNode), f func(t *testing.T, n *f
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		f(t, n, agent, m)
 	})
 }
@@ -145,9 +145,9 @@ func TestIstio_newPod_proxyIsAsInjected(t *testing.T) {
 func TestIstio_rotation_reachesRunningProxy(t *testing.T) {
 	meshedly(t, nil, func(t *testing.T, n *fakeNode, _ func() (*Manager, func()), _ *Manager) {
 		n.change(func() { n.meshed.roots = map[string][]byte{"root-cert.pem": []byte("root-2")} })
-		after(20 * time.Second)
+		n.after(20 * time.Second)
 		n.mustRead(t, "/var/run/secrets/istio/root-cert.pem", "root-2")
-		after(time.Hour)
+		n.after(time.Hour)
 		n.mustRead(t, "/var/run/secrets/tokens/istio-token", "token-2-u1-istio-ca")
 		if len(n.containers) != 1 {
 			t.Errorf("%d proxies were made", len(n.containers))
@@ -188,7 +188,7 @@ func TestIstio_somethingIsMissing_saysWhatAndStartsLater(t *testing.T) {
 				}
 				n.change(func() { c.mends(n) })
 				m.Notify("")
-				after(20 * time.Second)
+				n.after(20 * time.Second)
 				n.mustSay(t, "u1", v1alpha1.Running, true)
 			})
 		})
@@ -199,7 +199,7 @@ func TestIstio_somethingIsMissing_saysWhatAndStartsLater(t *testing.T) {
 func TestIstio_upgrade_oldEnvoyClosesItsListeners(t *testing.T) {
 	meshedly(t, nil, func(t *testing.T, n *fakeNode, agent func() (*Manager, func()), m *Manager) {
 		n.changeTo(m, 2)
-		after(5 * time.Second)
+		n.after(5 * time.Second)
 		n.mustServe(t, []string{"u1"}, 2)
 		first, second := m.Homes.Of(sandboxOf("u1").Key()).Epoch(0).Facts(), m.Homes.Of(sandboxOf("u1").Key()).Epoch(1).Facts()
 		if second.StatusPort == 15020 || second.AdminPort == 15000 || second.AdminPort == 0 || !slices.Equal(n.meshed.closed, []int32{15000}) {
@@ -210,7 +210,7 @@ func TestIstio_upgrade_oldEnvoyClosesItsListeners(t *testing.T) {
 		}
 		n.change(func() { n.failures["close"] = errors.New("it hangs") })
 		n.changeTo(m, 3)
-		after(10 * time.Second)
+		n.after(10 * time.Second)
 		n.mustServe(t, []string{"u1"}, 3)
 		if third := m.Homes.Of(sandboxOf("u1").Key()).Epoch(2).Facts(); third.StatusPort != 15020 || len(third.Proxy.Aliases) > 0 {
 			t.Errorf("the third proxy: %+v", third)
@@ -228,14 +228,14 @@ func TestIstio_agentRestarts_knowsWhatWasComputed(t *testing.T) {
 		n.meshed.annotations = map[string]string{"inject.istio.io/templates": "mine"}
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		first := n.mustSay(t, "u1", v1alpha1.Running, true)
 		stop()
 		n.change(func() { clear(n.said); n.meshed.fails = errors.New("away") })
 		m, stop = agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		if next := n.mustSay(t, "u1", v1alpha1.Running, true); next != first || !strings.Contains(next.Message, "templates mine") {
 			t.Errorf("said %+v, then %+v", first, next)
 		}
@@ -263,7 +263,7 @@ func TestIstio_longAnnotation_isSaidInShort(t *testing.T) {
 		}
 		n.change(func() { n.failures["create"] = errors.New(long) })
 		n.changeTo(m, 2)
-		after(time.Second)
+		n.after(time.Second)
 		if said := n.said["u1"]; len(said.Message) > v1alpha1.MaxMessage || len(said.Failure) > v1alpha1.MaxMessage || len(said.Failure) == 0 {
 			t.Errorf("a message of %d bytes, a failure of %d", len(said.Message), len(said.Failure))
 		}
@@ -284,10 +284,10 @@ func TestIstio_controlPlaneUnusable_lastConfigurationIsUsed(t *testing.T) {
 				withMesh(n)
 				m, stop := agent()
 				m.Follow(sandboxOf("u1"))
-				after(time.Second)
+				n.after(time.Second)
 				n.change(func() { breaks(n) })
 				n.end("c001", 1)
-				after(5 * time.Second)
+				n.after(5 * time.Second)
 				said := n.mustSay(t, "u1", v1alpha1.Running, true)
 				if said.Epoch == 0 || !strings.Contains(said.Message, "the last configuration that worked on this node") {
 					t.Errorf("it says %+v", said)
@@ -296,11 +296,11 @@ func TestIstio_controlPlaneUnusable_lastConfigurationIsUsed(t *testing.T) {
 				m, stop = agent()
 				defer stop()
 				m.Follow(sandboxOf("u2"))
-				after(5 * time.Second)
+				n.after(5 * time.Second)
 				n.mustSay(t, "u2", v1alpha1.Running, true)
 				n.change(func() { withMesh(n) })
 				n.end(fmt.Sprintf("c%03d", n.next), 1)
-				after(2 * time.Minute)
+				n.after(2 * time.Minute)
 				if said := n.mustSay(t, "u2", v1alpha1.Running, true); said.Epoch == 0 || strings.Contains(said.Message, "the last configuration") {
 					t.Errorf("once it can be used again it says %+v", said)
 				}
@@ -314,10 +314,10 @@ func TestIstio_olderProxyStaysReady_newestConfigurationIsKept(t *testing.T) {
 	meshedly(t, nil, func(t *testing.T, n *fakeNode, _ func() (*Manager, func()), m *Manager) {
 		n.change(func() { n.meshed.mesh += "enablePrometheusMerge: false\n" })
 		m.Follow(sandboxOf("u2"))
-		after(5 * time.Second)
+		n.after(5 * time.Second)
 		n.mustSay(t, "u2", v1alpha1.Running, true)
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		if got := m.Good.Istio("edge", *n.profile.Spec.Istio); got == nil || got.Mesh != n.meshed.mesh {
 			t.Errorf("kept is %+v", got)
 		}

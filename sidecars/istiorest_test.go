@@ -22,12 +22,12 @@ func TestIstio_hundredPodsAtRest_askNothingAndHoldLittle(t *testing.T) {
 		for i := range pods {
 			m.Follow(sandboxOf(fmt.Sprint("u", i)))
 		}
-		after(time.Minute)
+		n.after(time.Minute)
 		if len(n.running()) != pods {
 			t.Fatalf("%d proxies run", len(n.running()))
 		}
 		asked := n.requests()
-		after(2 * time.Minute)
+		n.after(2 * time.Minute)
 		if more := n.requests() - asked; more != 0 {
 			t.Errorf("%d requests in 2 minutes", more)
 		}

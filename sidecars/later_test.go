@@ -30,7 +30,7 @@ func TestLater_manyPodsChoose_rulesComeWithReadyProxies(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		uids := followMany(m, 20)
-		after(500 * time.Millisecond)
+		n.after(500 * time.Millisecond)
 		n.mu.Lock()
 		for key, r := range n.rules {
 			if !n.said[key.PodUID].Ready {
@@ -41,7 +41,7 @@ func TestLater_manyPodsChoose_rulesComeWithReadyProxies(t *testing.T) {
 			t.Error("all have rules already")
 		}
 		n.mu.Unlock()
-		after(time.Minute)
+		n.after(time.Minute)
 		n.mustServe(t, uids, 1)
 		if most > 2 || len(n.rules) != len(uids) {
 			t.Errorf("%d proxies started at once, %d pods have rules", most, len(n.rules))
@@ -75,7 +75,7 @@ func (n *fakeNode) mustStayAsTheyWere(t *testing.T, agent func() (*Manager, func
 	n.later = true
 	m, stop := agent()
 	uids := followMany(m, 8)
-	after(2 * time.Minute)
+	n.after(2 * time.Minute)
 	waiting := 0
 	for _, uid := range uids {
 		if n.said[uid].State == v1alpha1.Starting && n.said[uid].Failure == "" {
@@ -91,7 +91,7 @@ func (n *fakeNode) mustStayAsTheyWere(t *testing.T, agent func() (*Manager, func
 	followMany(m, 8)
 	n.change(func() { delete(n.failures, "pull") })
 	n.changeTo(m, 2)
-	after(stableTime + time.Minute) // until nothing is said of the failures before
+	n.after(stableTime + time.Minute) // until nothing is said of the failures before
 	n.mustServe(t, uids, 2)
 	if len(n.rules) != len(uids) {
 		t.Errorf("%d pods have rules", len(n.rules))

@@ -22,7 +22,7 @@ func TestManager_newPod_firstProxyHasItsAddresses(t *testing.T) {
 		n.profile.Spec.Env = []v1alpha1.EnvVar{{Name: "IP", FieldPath: "status.podIP"}, {Name: "IPS", FieldPath: "status.podIPs"}}
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		text, err := os.ReadFile(filepath.Join(m.Homes.Of(sandboxOf("u1").Key()).Epoch(0).Files(), "haproxy.cfg"))
 		if want := "'10.0.0.1' '10.0.0.1' 'fd00::1'"; err != nil || string(text) != want {
 			t.Errorf("the file has %q, error %v; want %q", text, err, want)
@@ -52,10 +52,10 @@ func TestUpgrade_withoutHandoverNothingToStart_oldOneStays(t *testing.T) {
 				m, stop := agent()
 				defer stop()
 				m.Follow(sandboxOf("u1"))
-				after(time.Second)
+				n.after(time.Second)
 				n.change(func() { misses(n) })
 				n.changeTo(m, 2)
-				after(time.Minute)
+				n.after(time.Minute)
 				if said := n.said["u1"]; !said.Ready || said.Epoch != 0 || len(n.running()) != 1 || n.next != 1 {
 					t.Errorf("%d proxies were made, and the ManagedProxy says %+v", n.next, said)
 				}
@@ -84,14 +84,14 @@ func TestUpgrade_predecessorCouldNotHandOver_successorCan(t *testing.T) {
 		recorded := &beside{fakeNode: n}
 		m.Runtime = recorded
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.change(n.sharePorts)
 		n.changeTo(m, 2)
-		after(10 * time.Second)
+		n.after(10 * time.Second)
 		n.mustServe(t, []string{"u1"}, 2)
 		n.change(func() { n.wish = Wish("a") })
 		m.Notify("edge")
-		after(10 * time.Second)
+		n.after(10 * time.Second)
 		if got := fmt.Sprint(recorded.ran); got != "[0 0 1]" {
 			t.Errorf("so many ran when a proxy was made: %s", got)
 		}

@@ -47,7 +47,7 @@ func TestStart_twoAgents_secondWaitsForFirst(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		first, stopFirst := agent()
 		first.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		second, stopSecond := agent()
 		defer stopSecond()
 		see := blind(second)
@@ -56,13 +56,13 @@ func TestStart_twoAgents_secondWaitsForFirst(t *testing.T) {
 			m.Follow(sandboxOf("u2"))
 			m.Follow(sandboxOf("u3"))
 		}
-		after(2 * sweepInterval)
+		n.after(2 * sweepInterval)
 		for _, m := range []*Manager{first, second} {
 			m.Unfollow("u3")
 			m.Notify("")
 		}
 		n.upgrade(first)
-		after(2 * sweepInterval)
+		n.after(2 * sweepInterval)
 		now := map[string]string{}
 		for _, id := range n.running() {
 			now[n.containers[id].PodUID] += n.containers[id].Image
@@ -76,11 +76,11 @@ func TestStart_twoAgents_secondWaitsForFirst(t *testing.T) {
 		see()
 		n.change(func() { n.said = map[string]Status{} })
 		stopFirst()
-		after(soon)
+		n.after(soon)
 		n.mustSay(t, "u2", v1alpha1.Running, true)
 		made := n.next
 		second.Follow(sandboxOf("u4"))
-		after(time.Second)
+		n.after(time.Second)
 		n.mustSay(t, "u4", v1alpha1.Running, true)
 		if n.next != made+1 {
 			t.Errorf("%d proxies were made for one pod", n.next-made)
@@ -103,7 +103,7 @@ func TestStart_firstAgentKilled_secondWorks(t *testing.T) {
 			t.Fatalf("%d proxies run, %d were made: the agent was to be killed before it starts one", got, n.next)
 		}
 		n.change(func() { n.killAfter = 0 })
-		after(soon + time.Second)
+		n.after(soon + time.Second)
 		n.mustSay(t, "u1", v1alpha1.Running, true)
 	})
 }
@@ -136,13 +136,13 @@ func TestStart_createUnderWay_lockIsKept(t *testing.T) {
 		see := blind(second)
 		second.Follow(sandboxOf("u1"))
 		go stopFirst()
-		after(2 * time.Second)
+		n.after(2 * time.Second)
 		see()
-		after(time.Second + soon)
+		n.after(time.Second + soon)
 		if got := n.running(); !slices.Equal(got, []string{"c001"}) || n.next != 1 {
 			t.Errorf("%v run, %d were made", got, n.next)
 		}
-		after(time.Second)
+		n.after(time.Second)
 		n.mustSay(t, "u1", v1alpha1.Running, true)
 	})
 }
@@ -170,7 +170,7 @@ func TestContainerEnded_agentWaits_isRemembered(t *testing.T) {
 					m.Runtime, m.Cluster = s, s
 					m.Follow(sandboxOf("u1"))
 				}
-				after(time.Second)
+				n.after(time.Second)
 				see := blind(second)
 				end := func(m *Manager) {
 					if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), exitedApp("app", 0, 0)); err != nil {
@@ -181,13 +181,13 @@ func TestContainerEnded_agentWaits_isRemembered(t *testing.T) {
 				if c.both {
 					end(first)
 				}
-				after(c.wait)
+				n.after(c.wait)
 				if !c.both && len(s.signals()) > 0 {
 					t.Errorf("the agent that waits has told %q", s.signals())
 				}
 				see()
-				n.failWhile(c.fails, func() { stopFirst(); after(time.Second) })
-				after(5 * time.Second)
+				n.failWhile(c.fails, func() { stopFirst(); n.after(time.Second) })
+				n.after(5 * time.Second)
 				s.wantTold(t, first, c.want) // who works no longer tells nobody
 			})
 		})
@@ -201,14 +201,14 @@ func TestStart_directoryMissing_isTriedAgain(t *testing.T) {
 		m, stop := startAgent(t, n, root)
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Minute)
+		n.after(time.Minute)
 		if got := n.running(); len(got) > 0 {
 			t.Errorf("%v run", got)
 		}
 		if err := os.Mkdir(root, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		after(soon + time.Second)
+		n.after(soon + time.Second)
 		n.mustSay(t, "u1", v1alpha1.Running, true)
 	})
 }
@@ -227,7 +227,7 @@ func TestStart_killedAgentsContainerStartsLate_runsBesideNone(t *testing.T) {
 		defer stop()
 		m.Runtime = slowly{fakeNode: n, makes: 3 * time.Second}
 		m.Follow(s)
-		after(5 * time.Second)
+		n.after(5 * time.Second)
 		if got := n.running(); !slices.Equal(got, []string{"c001"}) {
 			t.Errorf("then run %v", got)
 		}

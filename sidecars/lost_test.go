@@ -22,7 +22,7 @@ func TestNoteLost_kubeletRemovedContainer_isNoted(t *testing.T) {
 			behave: func(p *fakeProxy) { p.readyAfter = -1 },
 			before: func(n *fakeNode, _ *Manager) {
 				n.change(func() { n.failures["remove"] = errors.New("not now") })
-				after(11 * time.Second)
+				n.after(11 * time.Second)
 			},
 			why: "it was not ready within 10s: connection refused",
 		},
@@ -40,13 +40,13 @@ func TestNoteLost_kubeletRemovedContainer_isNoted(t *testing.T) {
 				m, stop := agent()
 				defer stop()
 				m.Follow(sandboxOf("u1"))
-				after(time.Second)
+				n.after(time.Second)
 				if c.before != nil {
 					c.before(n, m)
-					after(time.Second)
+					n.after(time.Second)
 				}
 				n.change(func() { delete(n.containers, "c001") })
-				after(3 * time.Second)
+				n.after(3 * time.Second)
 				n.change(func() {
 					if said := n.said["u1"]; said.Restarts != c.restarts || said.Failure != c.why {
 						t.Errorf("the ManagedProxy says %+v", said)
@@ -63,17 +63,17 @@ func TestNoteEnds_sameEnd_isNotedOnce(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() { n.failures["remove"] = errors.New("not now") })
 		n.end("c001", 139)
-		after(10 * time.Second)
+		n.after(10 * time.Second)
 		n.change(func() {
 			if said := n.said["u1"]; said.Restarts != 1 || !strings.Contains(said.Failure, "exit code 139") {
 				t.Errorf("the ManagedProxy says %+v", said)
 			}
 			delete(n.containers, "c001") // by the kubelet
 		})
-		after(3 * time.Second)
+		n.after(3 * time.Second)
 		n.change(func() {
 			if said := n.said["u1"]; said.Restarts != 1 || !strings.Contains(said.Failure, "exit code 139") {
 				t.Errorf("once it is gone, the ManagedProxy says %+v", said)
@@ -98,7 +98,7 @@ func TestStatus_proxyDoesNotStart_saysWhy(t *testing.T) {
 				m, stop := agent()
 				defer stop()
 				m.Follow(sandboxOf("u1"))
-				after(11 * time.Second)
+				n.after(11 * time.Second)
 				n.change(func() {
 					if said := n.said["u1"]; said.Restarts != 0 || !strings.Contains(said.Failure, c.want) || strings.Contains(said.Failure, c.notWant) {
 						t.Errorf("the ManagedProxy says %+v", said)
@@ -122,10 +122,10 @@ func TestRollouts_proxyEnds_pausesUpgrades(t *testing.T) {
 				for _, uid := range []string{"u1", "u2", "u3"} {
 					m.Follow(sandboxOf(uid))
 				}
-				after(2 * time.Second)
+				n.after(2 * time.Second)
 				n.change(func() { fails(n) })
 				n.upgrade(m)
-				after(30 * time.Second)
+				n.after(30 * time.Second)
 				n.change(func() {
 					if s := n.sum(); !s.Paused || s.Failed != 3 || s.Upgraded != 0 {
 						t.Errorf("the profile's status is %+v", s)

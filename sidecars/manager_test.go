@@ -32,11 +32,11 @@ func TestManager_profileChanges_upgradesProxy(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
-		after(100 * time.Millisecond)
+		n.after(100 * time.Millisecond)
 		n.mustSay(t, "u1", v1alpha1.Starting, false)
-		after(time.Second)
+		n.after(time.Second)
 		n.mustSay(t, "u1", v1alpha1.Running, true)
-		after(10 * time.Minute)
+		n.after(10 * time.Minute)
 		if n.tidied < 15 || n.tidied > 25 {
 			t.Errorf("its log was looked at %d times in 10 minutes", n.tidied)
 		}
@@ -44,9 +44,9 @@ func TestManager_profileChanges_upgradesProxy(t *testing.T) {
 			t.Errorf("%d calls changed something for a proxy that is well", n.calls)
 		}
 		n.upgrade(m)
-		after(100 * time.Millisecond)
+		n.after(100 * time.Millisecond)
 		n.mustSay(t, "u1", v1alpha1.Upgrading, true)
-		after(time.Minute)
+		n.after(time.Minute)
 		said := n.mustSay(t, "u1", v1alpha1.Running, true)
 		if said.Image != "localhost/haproxy:2" || said.Epoch != 1 || said.LastUpgrade.IsZero() || said.Restarts != 0 || said.Message != "" {
 			t.Errorf("after the upgrade: %+v", said)
@@ -62,14 +62,14 @@ func TestManager_proxyEnds_isStartedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.end("c001", 139)
-		after(time.Second)
+		n.after(time.Second)
 		said := n.mustSay(t, "u1", v1alpha1.Running, true)
 		if said.Restarts != 1 || !strings.Contains(said.Message, "exit code 139") || said.Epoch != 1 {
 			t.Errorf("after the crash: %+v", said)
 		}
-		after(2 * time.Minute)
+		n.after(2 * time.Minute)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Message != "" {
 			t.Errorf("long after the crash: %+v", said)
 		}
@@ -84,9 +84,9 @@ func TestManager_proxyEnds_slowRuntimeAddsNoPause(t *testing.T) {
 		defer stop()
 		m.Runtime = slowly{fakeNode: n, lists: firstPause}
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.end("c001", 139)
-		after(2*firstPause - time.Millisecond)
+		n.after(2*firstPause - time.Millisecond)
 		if got := n.running(); !slices.Equal(got, []string{"c002"}) {
 			t.Errorf("then run %v", got)
 		}
@@ -99,13 +99,13 @@ func TestManager_proxyAlwaysEnds_isStartedWithPauses(t *testing.T) {
 		n.behave = func(p *fakeProxy) { p.exit = 1 }
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
-		after(5 * time.Minute)
+		n.after(5 * time.Minute)
 		if n.next < 30 || n.next > 45 {
 			t.Errorf("started %d times in 5 minutes", n.next)
 		}
 		n.mustSay(t, "u1", v1alpha1.Failed, false)
 		n.change(func() { n.behave = func(*fakeProxy) {} })
-		after(15 * time.Second)
+		n.after(15 * time.Second)
 		n.mustSay(t, "u1", v1alpha1.Running, true)
 		stop()
 	})
@@ -121,7 +121,7 @@ func TestManager_upgradeFails_oldProxyStays(t *testing.T) {
 			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 				m, stop := agent()
 				m.Follow(sandboxOf("u1"))
-				after(time.Second)
+				n.after(time.Second)
 				n.change(func() {
 					n.behave = behave
 					if behave == nil {
@@ -129,7 +129,7 @@ func TestManager_upgradeFails_oldProxyStays(t *testing.T) {
 					}
 				})
 				n.upgrade(m)
-				after(2 * time.Minute)
+				n.after(2 * time.Minute)
 				if !slices.Contains(n.running(), "c001") || n.containers["c001"].drained {
 					t.Errorf("the old proxy does not serve: %v run", n.running())
 				}
@@ -140,7 +140,7 @@ func TestManager_upgradeFails_oldProxyStays(t *testing.T) {
 					t.Errorf("the ManagedProxy says %+v", said)
 				}
 				n.change(func() { n.behave = func(*fakeProxy) {}; delete(n.failures, "pull") })
-				after(time.Minute)
+				n.after(time.Minute)
 				if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Image != "localhost/haproxy:2" {
 					t.Errorf("when it can: %+v", said)
 				}
@@ -183,16 +183,16 @@ func (n *fakeNode) upgradeKilled(t *testing.T, kill int, agent func() (*Manager,
 	m, stop := agent()
 	m.Follow(sandboxOf("u1"))
 	n.change(func() { n.killAfter = kill })
-	after(time.Second)
+	n.after(time.Second)
 	n.upgrade(m)
-	after(time.Minute)
+	n.after(time.Minute)
 	n.change(func() { survived = n.calls < kill })
 	stop()
 	n.change(func() { n.killAfter = 0; n.profile.Spec.Image = "localhost/haproxy:2" })
 	m, stop = agent()
 	defer stop()
 	m.Follow(sandboxOf("u1"))
-	after(10 * time.Second)
+	n.after(10 * time.Second)
 	said := n.mustSay(t, "u1", v1alpha1.Running, true)
 	if got := n.running(); len(got) != 1 || len(n.containers) != 1 || said.Image != "localhost/haproxy:2" || said.Restarts != 0 || said.Failure != "" {
 		t.Errorf("killed after call %d: %v run of %d containers, and the ManagedProxy says %+v", kill, got, len(n.containers), said)
@@ -208,19 +208,19 @@ func TestRollouts_maxParallel_isHeld(t *testing.T) {
 		for _, uid := range uids {
 			m.Follow(sandboxOf(uid))
 		}
-		after(2 * time.Second)
+		n.after(2 * time.Second)
 		n.change(func() { n.behave = func(p *fakeProxy) { p.readyAfter = -1 } })
 		n.upgrade(m)
-		after(5 * time.Second)
+		n.after(5 * time.Second)
 		if got := len(n.running()) - len(uids); got != 2 {
 			t.Errorf("%d proxies are upgraded at once", got)
 		}
-		after(5 * time.Minute)
+		n.after(5 * time.Minute)
 		if got := len(n.running()) - len(uids); got > 2 {
 			t.Errorf("%d proxies are upgraded at once after the first have failed", got)
 		}
 		n.change(func() { n.behave = func(p *fakeProxy) { p.readyAfter = 200 * time.Millisecond } })
-		after(2 * time.Minute)
+		n.after(2 * time.Minute)
 		for _, uid := range uids {
 			if said := n.mustSay(t, uid, v1alpha1.Running, true); said.Image != "localhost/haproxy:2" {
 				t.Errorf("%s: %+v", uid, said)
@@ -243,10 +243,10 @@ func TestStep_choiceChanges_isFollowed(t *testing.T) {
 			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 				m, stop := agent()
 				m.Follow(sandboxOf("u1"))
-				after(time.Second)
+				n.after(time.Second)
 				n.change(func() { c.change(n) })
 				m.Notify("")
-				after(time.Minute)
+				n.after(time.Minute)
 				if got := n.running(); len(got) != c.running {
 					t.Errorf("%v run", got)
 				}
@@ -264,17 +264,17 @@ func TestFollow_newSandbox_isNewCase(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.end("c001", 137) // with its sandbox
 		next := sandboxOf("u1")
 		next.ID = "sandbox-new"
 		m.Follow(next)
-		after(time.Second)
+		n.after(time.Second)
 		c := n.containers["c002"]
 		if c == nil || c.State != sidecar.Running || c.Sandbox != "sandbox-new" || c.from != "" {
 			t.Errorf("containers %+v", n.containers)
 		}
-		after(time.Minute)
+		n.after(time.Minute)
 		if len(n.containers) != 1 {
 			t.Errorf("%d containers are left", len(n.containers))
 		}

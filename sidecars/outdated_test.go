@@ -18,7 +18,7 @@ func TestOutdate_podWishesNewProxy_getsOne(t *testing.T) {
 			n.change(func() { n.wish = Wish(c.wish) })
 			m, stop := agent()
 			m.Follow(sandboxOf("u1"))
-			after(time.Minute)
+			n.after(time.Minute)
 			if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Epoch != c.wantEpoch || said.Restarts != 0 || said.Message != "" {
 				t.Errorf("wish %d: the ManagedProxy says %+v, want epoch %d", i, said, c.wantEpoch)
 			}
@@ -43,12 +43,12 @@ func TestOutdate_wishDuringUpgrade_isNoFailure(t *testing.T) {
 				m, stop := agent()
 				defer stop()
 				m.Follow(sandboxOf("u1"))
-				after(time.Second)
+				n.after(time.Second)
 				n.changeTo(m, 2)
-				after(time.Second)
+				n.after(time.Second)
 				n.change(func() { n.wish = Wish("a") })
 				m.Notify("edge")
-				after(20 * time.Second)
+				n.after(20 * time.Second)
 				n.mustServe(t, []string{"u1"}, 2)
 				if got := m.Figures()["edge"]; got.Failed != 0 || got.Upgraded == 0 {
 					t.Errorf("figures %+v", got)

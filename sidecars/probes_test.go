@@ -52,13 +52,13 @@ func TestQuestions_otherProxiesSilent_delayNoStart(t *testing.T) {
 			m.Follow(sandboxOf(fmt.Sprint("silent", i)))
 		}
 		m.Follow(sandboxOf("crashes"))
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() {
 			for _, c := range n.containers {
 				c.hangs = c.PodUID != "crashes"
 			}
 		})
-		after(time.Minute)
+		n.after(time.Minute)
 		for i := range silent {
 			n.mustSay(t, fmt.Sprint("silent", i), v1alpha1.Running, false)
 		}
@@ -70,7 +70,7 @@ func TestQuestions_otherProxiesSilent_delayNoStart(t *testing.T) {
 				}
 			}
 		})
-		after(500 * time.Millisecond)
+		n.after(500 * time.Millisecond)
 		n.mustSay(t, "new", v1alpha1.Running, true)
 		if said := n.mustSay(t, "crashes", v1alpha1.Running, true); said.Restarts != 1 {
 			t.Errorf("the ManagedProxy of the one that has crashed says %+v", said)
@@ -88,9 +88,9 @@ func TestQuestions_othersHangAtStart_newOneStarts(t *testing.T) {
 		for i := range 40 {
 			m.Follow(sandboxOf(fmt.Sprint("silent", i)))
 		}
-		after(10 * time.Second)
+		n.after(10 * time.Second)
 		m.Follow(sandboxOf("new"))
-		after(300 * time.Millisecond)
+		n.after(300 * time.Millisecond)
 		n.mustSay(t, "new", v1alpha1.Running, true)
 	})
 }
@@ -100,19 +100,19 @@ func TestUnheard_newAgent_saysNothingBeforeAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		stop()
 		n.change(func() { clear(n.said); n.containers["c001"].hangs = true })
 		m, stop = agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(900 * time.Millisecond)
+		n.after(900 * time.Millisecond)
 		n.change(func() {
 			if said, some := n.said["u1"]; some {
 				t.Errorf("before the proxy has answered the ManagedProxy says %+v", said)
 			}
 		})
-		after(time.Second)
+		n.after(time.Second)
 		n.mustSay(t, "u1", v1alpha1.Starting, false)
 	})
 }
@@ -132,14 +132,14 @@ func TestFailureThreshold_questionsMissed_decide(t *testing.T) {
 				m, stop := agent()
 				defer stop()
 				m.Follow(sandboxOf("u1"))
-				after(time.Second)
+				n.after(time.Second)
 				n.change(func() { n.containers["c001"].readyAfter = -1 })
-				after(silence.length)
+				n.after(silence.length)
 				if said := n.mustSay(t, "u1", v1alpha1.Running, silence.ready); (said.Message == "") != silence.ready {
 					t.Errorf("the ManagedProxy says %+v", said)
 				}
 				n.change(func() { n.containers["c001"].readyAfter = 0 })
-				after(20 * time.Second)
+				n.after(20 * time.Second)
 				n.mustSay(t, "u1", v1alpha1.Running, true)
 			})
 		})
@@ -181,10 +181,10 @@ func TestLiveness_proxyHangs_isReplaced(t *testing.T) {
 				m, stop := agent()
 				defer stop()
 				m.Follow(sandboxOf("u1"))
-				after(2 * time.Minute)
+				n.after(2 * time.Minute)
 				n.mustSay(t, "u1", v1alpha1.Running, true)
 				n.hang("c001", c.canHandOver)
-				after(30 * time.Second)
+				n.after(30 * time.Second)
 				said := n.mustSay(t, "u1", v1alpha1.Running, c.wantEpoch > 0)
 				replaced := int32(0)
 				if c.wantEpoch > 0 {
@@ -215,7 +215,7 @@ func TestLiveness_eachProxyHangs_isReplacedWithPauses(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(5 * time.Minute)
+		n.after(5 * time.Minute)
 		if n.next < 10 || n.next > 50 {
 			t.Errorf("%d proxies were made in 5 minutes", n.next)
 		}
@@ -255,15 +255,15 @@ func TestAsk_newVersionWorksElsewhere_olderProxyIsAskedItsOwnWay(t *testing.T) {
 		m, stop := agent()
 		m.Asker = asker
 		uids := followMany(m, 3)
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() { n.profile.Spec.Readiness.TCPPort, n.profile.Spec.Liveness.TCPPort = 15999, 15999 })
 		n.changeTo(m, 2)
-		after(2 * time.Minute)
+		n.after(2 * time.Minute)
 		n.mustServe(t, uids[:1], 2)
 		n.change(func() { n.profile.Spec.Readiness.TCPPort, n.profile.Spec.Liveness.TCPPort = 15998, 15998 })
 		n.changeTo(m, 3)
 		for range 2 {
-			after(2 * time.Minute)
+			n.after(2 * time.Minute)
 			for uid, want := range map[string]int{"u1": 3, "u2": 1, "u3": 1} {
 				if said := n.said[uid]; !said.Ready || said.Image != image(want) || said.Epoch > 2 || said.Restarts > 0 {
 					t.Errorf("%s: %+v", uid, said)
@@ -285,7 +285,7 @@ func TestLiveness_proxyHangsDuringUpgrade_newVersionHasNotFailed(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() {
 			n.containers["c001"].hangs = true
 			n.behave = only(func(p *fakeProxy) {
@@ -294,9 +294,9 @@ func TestLiveness_proxyHangsDuringUpgrade_newVersionHasNotFailed(t *testing.T) {
 				}
 			}, image(1), image(2))
 		})
-		after(2 * time.Second)
+		n.after(2 * time.Second)
 		n.change(func() { n.profile.Spec.Image = image(2) }) // of which the sandbox learns when its proxy hangs
-		after(30 * time.Second)
+		n.after(30 * time.Second)
 		if got := m.Figures()["edge"]; n.said["u1"].Image != image(2) || !n.said["u1"].Ready || got.Failed != 0 || got.Paused {
 			t.Errorf("figures %+v, and the ManagedProxy says %+v", got, n.said["u1"])
 		}
@@ -309,23 +309,23 @@ func TestStep_profileGoesDuringStart_proxyGoesOn(t *testing.T) {
 		n.behave = func(p *fakeProxy) { p.readyAfter = 5 * time.Second }
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() { n.chosen = "other" })
 		m.Notify("")
-		after(time.Second)
+		n.after(time.Second)
 		stop()
 		m, stop = agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() { n.chosen = "edge" })
 		m.Notify("")
-		after(100 * time.Millisecond)
+		n.after(100 * time.Millisecond)
 		n.mustSay(t, "u1", v1alpha1.Starting, false)
 		if good := m.Good.Profiles(); len(good) > 0 {
 			t.Errorf("good versions of %q", good)
 		}
-		after(10 * time.Second)
+		n.after(10 * time.Second)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); n.next != 1 {
 			t.Errorf("%d proxies were made, and the ManagedProxy says %+v", n.next, said)
 		}
@@ -338,7 +338,7 @@ func TestStart_agentEndsWhileProxiesHang_returns(t *testing.T) {
 		n.behave = func(p *fakeProxy) { p.hangs = true }
 		m, stop := agent()
 		followMany(m, 60)
-		after(1500 * time.Millisecond)
+		n.after(1500 * time.Millisecond)
 		stop()
 	})
 }

@@ -29,12 +29,12 @@ func TestStep_readFails_changesNothing(t *testing.T) {
 					m, stop := agent()
 					n.change(func() { n.failures[read] = errors.New("not now") })
 					m.Follow(sandboxOf("u1"))
-					after(10 * time.Second)
+					n.after(10 * time.Second)
 					if n.calls != 0 || !m.Follows("u1") {
 						t.Errorf("%d calls have changed something; it is followed: %t", n.calls, m.Follows("u1"))
 					}
 					n.change(func() { delete(n.failures, read) })
-					after(10 * time.Second)
+					n.after(10 * time.Second)
 					n.mustSay(t, "u1", v1alpha1.Running, true)
 					stop()
 				}
@@ -80,12 +80,12 @@ func TestDrain_proxies_getTheirOwnSignal(t *testing.T) {
 				runtime := signals{n, map[string][]unix.Signal{}}
 				m.Runtime = runtime
 				m.Follow(sandboxOf("u1"))
-				after(time.Second)
+				n.after(time.Second)
 				n.change(func() { n.containers["c001"].StopSignal = c.first })
 				for _, image := range []string{"localhost/haproxy:2", "localhost/haproxy:3"} {
 					n.change(func() { n.profile.Spec.Image = image })
 					m.Notify("edge")
-					after(time.Second)
+					n.after(time.Second)
 				}
 				if !maps.EqualFunc(runtime.sent, c.want, slices.Equal) || len(n.running()) != 3 {
 					t.Errorf("signals %v, want %v; %v run", runtime.sent, c.want, n.running())
@@ -101,17 +101,17 @@ func TestDrain_signalFails_isToldLater(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() { n.failures["signal"] = errors.New("the runtime restarts") })
 		n.change(func() { n.asks = 0 })
 		n.upgrade(m)
-		after(10 * time.Second)
+		n.after(10 * time.Second)
 		n.mustSay(t, "u1", v1alpha1.Running, true)
 		if n.asks > 40 {
 			t.Errorf("the runtime was asked %d times in 10 s", n.asks)
 		}
 		n.change(func() { delete(n.failures, "signal") })
-		after(5 * time.Second)
+		n.after(5 * time.Second)
 		if got := n.running(); !slices.Equal(got, []string{"c002"}) {
 			t.Errorf("%v run", got)
 		}
@@ -127,10 +127,10 @@ func TestRemove_fails_nextProxyStarts(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() { n.failures["remove"] = errors.New("device or resource busy") })
 		n.end("c001", 139)
-		after(5 * time.Second)
+		n.after(5 * time.Second)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Epoch != 1 || said.Restarts != 1 {
 			t.Errorf("the ManagedProxy says %+v", said)
 		}
@@ -142,19 +142,19 @@ func TestForget_otherEpoch_keepsItsFiles(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() { n.behave = func(p *fakeProxy) { p.readyAfter = -1 } })
 		n.upgrade(m)
-		after(time.Second)
+		n.after(time.Second)
 		stop()
 		n.end("c002", 1)
 		m, stop = agent()
 		defer stop()
 		n.change(func() { n.failures["remove"], n.failures["create"] = errors.New("not now"), errors.New("not now") })
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() { delete(n.containers, "c002") }) // by the kubelet
-		after(3 * time.Second)
+		n.after(3 * time.Second)
 		if _, err := os.Stat(m.Homes.Of(podnet.Key{PodUID: "u1", Sandbox: "sandbox-u1"}).Epoch(0).Files()); err != nil {
 			t.Errorf("files of the proxy that serves: %v", err)
 		}
@@ -168,9 +168,9 @@ func TestStop_replacedProxy_isNoFailure(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.upgrade(m)
-		after(5 * time.Second)
+		n.after(5 * time.Second)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Image != "localhost/haproxy:2" || said.Message != "" || said.Failure != "" || said.Restarts != 0 {
 			t.Errorf("the ManagedProxy says %+v", said)
 		}
@@ -184,16 +184,16 @@ func TestStart_imagePulling_waitsForNotify(t *testing.T) {
 		n.pulling = true
 		m, stop := agent()
 		defer stop()
-		after(time.Second)
+		n.after(time.Second)
 		m.Follow(sandboxOf("u1"))
-		after(5 * time.Minute)
+		n.after(5 * time.Minute)
 		n.mustSay(t, "u1", v1alpha1.Pulling, false)
 		if n.asks > 30 {
 			t.Errorf("the runtime was asked %d times in 5 minutes", n.asks)
 		}
 		n.change(func() { n.pulling = false })
 		m.Notify("")
-		after(time.Second)
+		n.after(time.Second)
 		n.mustSay(t, "u1", v1alpha1.Running, true)
 	})
 }
@@ -207,7 +207,7 @@ func TestNoteLost_proxyVanishes_isStartedWithPauses(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Minute)
+		n.after(time.Minute)
 		if said := n.said["u1"]; n.next > 20 || said.Failure == "" {
 			t.Errorf("%d proxies were made in a minute; the ManagedProxy says %+v", n.next, said)
 		}
@@ -221,9 +221,9 @@ func TestStart_epochFailed_usesNext(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(50 * time.Millisecond)
+		n.after(50 * time.Millisecond)
 		n.change(func() { delete(n.failures, "start") })
-		after(5 * time.Second)
+		n.after(5 * time.Second)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); int(said.Epoch) != n.next-1 || n.next < 2 {
 			t.Errorf("epoch %d of %d", said.Epoch, n.next)
 		}

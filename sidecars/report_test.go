@@ -46,14 +46,14 @@ func TestStatus_noneServes_showsNewest(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() {
 			n.behave = func(p *fakeProxy) { p.readyAfter = -1 }
 			n.failures["remove"] = errors.New("device or resource busy")
 			n.profile.Spec.Image = "localhost/haproxy:2"
 		})
 		n.end("c001", 139)
-		after(3 * time.Second)
+		n.after(3 * time.Second)
 		if said := n.mustSay(t, "u1", v1alpha1.Starting, false); said.Epoch != 1 || said.Image != "localhost/haproxy:2" {
 			t.Errorf("the ManagedProxy says %+v", said)
 		}

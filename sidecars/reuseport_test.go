@@ -37,13 +37,13 @@ func TestShareListeners_kernelCannotMove_isSaid(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Minute)
+		n.after(time.Minute)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); !strings.Contains(said.Message, "the kernel is too old") || said.Failure != "" {
 			t.Errorf("the ManagedProxy says %+v", said)
 		}
 		n.change(func() { delete(n.failures, "move") })
 		n.upgrade(m)
-		after(time.Minute)
+		n.after(time.Minute)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Message != "" || said.Image != "localhost/haproxy:2" {
 			t.Errorf("a kernel that can: %+v", said)
 		}

@@ -31,10 +31,10 @@ func TestRoute_profileMadeAnew_rulesFollowTheProxy(t *testing.T) {
 				m, stop := agent()
 				defer stop()
 				uids := followMany(m, 3)
-				after(10 * time.Second)
+				n.after(10 * time.Second)
 				n.change(func() { n.slow = slow })
 				n.madeAnew(m)
-				after(2 * time.Minute)
+				n.after(2 * time.Minute)
 				n.mustServe(t, uids, 1)
 				for _, uid := range uids {
 					if r := n.rules[sandboxOf(uid).Key()]; r.now.OutboundPort != 15011 || int64(r.now.UID) != n.profile.Spec.RunAsUser || len(r.now.Beside) > 0 {
@@ -53,10 +53,10 @@ func TestRoute_rulesStay_othersAreUpgraded(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		uids := followMany(m, 4)
-		after(10 * time.Second)
+		n.after(10 * time.Second)
 		n.change(func() { n.asks, n.stuck = 0, map[string]bool{uids[0]: true, uids[1]: true} })
 		n.madeAnew(m)
-		after(2 * time.Minute)
+		n.after(2 * time.Minute)
 		n.mustServe(t, uids[2:], 1)
 		for _, uid := range uids[:2] {
 			if said := n.mustSay(t, uid, v1alpha1.Upgrading, true); !strings.Contains(said.Message, "the pod's rules do not lead to its next proxy") || said.FailedHash != n.profile.Spec.Hash() {
@@ -75,7 +75,7 @@ func TestRoute_profileMadeAnewFails_rulesStay(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		uids := followMany(m, 3)
-		after(10 * time.Second)
+		n.after(10 * time.Second)
 		n.change(func() { n.behave = func(p *fakeProxy) { p.readyAfter, p.drains = 200*time.Millisecond, time.Second } })
 		n.change(func() {
 			n.behave = func(p *fakeProxy) {
@@ -86,9 +86,9 @@ func TestRoute_profileMadeAnewFails_rulesStay(t *testing.T) {
 			}
 		})
 		n.madeAnew(m)
-		after(time.Minute)
+		n.after(time.Minute)
 		n.endAll()
-		after(time.Minute)
+		n.after(time.Minute)
 		for _, uid := range uids {
 			said := n.said[uid]
 			if r := n.rules[sandboxOf(uid).Key()]; r.now.OutboundPort != 15001 || int64(r.now.UID) != int64(os.Getuid()) || !said.Ready {
@@ -105,18 +105,18 @@ func TestRoute_agentIsKilled_nextOneGoesOn(t *testing.T) {
 			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 				m, stop := agent()
 				m.Follow(sandboxOf("u1"))
-				after(10 * time.Second)
+				n.after(10 * time.Second)
 				stop()
 				n.change(func() { n.slow, n.killAfter = time.Second, kill })
 				m, stop = agent()
 				m.Follow(sandboxOf("u1"))
 				n.madeAnew(m)
-				after(time.Minute)
+				n.after(time.Minute)
 				stop()
 				n.change(func() { survived, n.killAfter = n.calls < kill, 0 })
 				m, stop = agent()
 				m.Follow(sandboxOf("u1"))
-				after(2 * time.Minute)
+				n.after(2 * time.Minute)
 				n.mustServe(t, []string{"u1"}, 1)
 				if r := n.rules[sandboxOf("u1").Key()]; r.now.OutboundPort != 15011 || len(r.now.Beside) > 0 {
 					t.Errorf("the rules know %+v", r.now)

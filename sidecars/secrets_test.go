@@ -68,7 +68,7 @@ func secretly(t *testing.T, prepare func(n *fakeNode), f func(t *testing.T, n *f
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		f(t, n, m)
 	})
 }
@@ -152,11 +152,11 @@ func TestGrantSecrets_sources_areMounted(t *testing.T) {
 func TestRenewSecrets_secretChanges_filesChangeInPlace(t *testing.T) {
 	secretly(t, nil, func(t *testing.T, n *fakeNode, m *Manager) {
 		n.change(func() { n.vault.secret = map[string][]byte{"tls.crt": []byte("crt-2"), "ca.crt": []byte("ca-2")} })
-		after(20 * time.Second)
+		n.after(20 * time.Second)
 		n.mustSee(t, "c001", "tls", files("tls.crt", "crt-2", "ca.crt", "ca-2"))
-		after(47 * time.Minute)
+		n.after(47 * time.Minute)
 		n.mustSee(t, "c001", "istio", files("token", "token-1-u1-istio-ca"))
-		after(2 * time.Minute)
+		n.after(2 * time.Minute)
 		n.mustSee(t, "c001", "istio", files("token", "token-2-u1-istio-ca"))
 		if n.calls != 2 || n.vault.tokens != 2 {
 			t.Errorf("%d calls and %d tokens", n.calls, n.vault.tokens)
@@ -177,7 +177,7 @@ func TestRenewSecrets_newAgent_renewsToo(t *testing.T) {
 		for range 4 {
 			m, stop := agent()
 			m.Follow(sandboxOf("u1"))
-			after(10 * time.Minute)
+			n.after(10 * time.Minute)
 			stop()
 		}
 		if got := n.running(); !slices.Equal(got, []string{"c001"}) || n.vault.tokens != 1 {
@@ -185,7 +185,7 @@ func TestRenewSecrets_newAgent_renewsToo(t *testing.T) {
 		}
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
-		after(10 * time.Minute)
+		n.after(10 * time.Minute)
 		n.mustSee(t, "c001", "istio", files("token", "token-2-u1-istio-ca"))
 		stop()
 	})
@@ -199,13 +199,13 @@ func TestRenewSecrets_upgradeOnRotation_newProxyTakesOver(t *testing.T) {
 			n.vault.secret = map[string][]byte{"tls.crt": []byte("crt-2")}
 			n.behave = func(p *fakeProxy) { p.readyAfter = 12 * time.Second } // more than it may take
 		})
-		after(15 * time.Second)
+		n.after(15 * time.Second)
 		n.mustSee(t, "c002", "tls", files("tls.crt", "crt-2"))
 		if got := n.said["u1"]; got.Hash != hash || got.Epoch != 0 || !got.Ready {
 			t.Errorf("while the new one starts the ManagedProxy says %+v, the profile is %s", got, hash)
 		}
 		n.change(func() { n.behave = func(*fakeProxy) {} })
-		after(10 * time.Minute)
+		n.after(10 * time.Minute)
 		said := n.mustSay(t, "u1", v1alpha1.Running, true)
 		if got := n.containers["c003"]; len(n.containers) != 1 || got == nil || got.from != "/run/sidecar/handover-0.sock" || said.Hash != hash {
 			t.Errorf("containers %v; the ManagedProxy says %+v, the profile is %s", n.containers, said, hash)
@@ -222,14 +222,14 @@ func TestRenewSecrets_agentKilled_rotationIsNotMissed(t *testing.T) {
 			m, stop := agent()
 			m.Follow(sandboxOf("u1"))
 			n.change(func() { n.killAfter = kill })
-			after(time.Second)
+			n.after(time.Second)
 			n.change(func() { n.vault.secret = map[string][]byte{"tls.crt": []byte("crt-2")} })
-			after(time.Minute)
+			n.after(time.Minute)
 			stop()
 			n.change(func() { n.killAfter = 0 })
 			m, stop = agent()
 			m.Follow(sandboxOf("u1"))
-			after(2 * time.Minute)
+			n.after(2 * time.Minute)
 			n.mustSay(t, "u1", v1alpha1.Running, true)
 			if got := n.running(); len(got) != 1 {
 				t.Fatalf("killed after call %d: %v run", kill, got)
@@ -243,15 +243,15 @@ func TestRenewSecrets_agentKilled_rotationIsNotMissed(t *testing.T) {
 // Without its secrets a new proxy does not start; one that runs keeps what it has. The ManagedProxy says why.
 func TestRenewSecrets_unreadable_saysWhy(t *testing.T) {
 	secretly(t, func(n *fakeNode) { n.vault.secret = nil }, func(t *testing.T, n *fakeNode, _ *Manager) {
-		after(time.Minute)
+		n.after(time.Minute)
 		if said := n.mustSay(t, "u1", v1alpha1.Failed, false); said.Message != `secrets: "tls": Secret "mesh": it is not there` || len(n.containers) != 0 {
 			t.Errorf("without the Secret: %+v", said)
 		}
 		n.change(func() { n.vault.secret = map[string][]byte{"tls.crt": []byte("crt-1")} })
-		after(15 * time.Second)
+		n.after(15 * time.Second)
 		n.mustSay(t, "u1", v1alpha1.Running, true)
 		n.change(func() { n.vault.secret, n.vault.fails = nil, errors.New("the API server is away") })
-		after(time.Hour)
+		n.after(time.Hour)
 		said := n.mustSay(t, "u1", v1alpha1.Running, true)
 		for _, want := range []string{`"tls" is not renewed: Secret "mesh": it is not there`, `"istio" is not renewed: token for the audience "istio-ca": the API server is away`} {
 			if !strings.Contains(said.Message, want) {
@@ -260,7 +260,7 @@ func TestRenewSecrets_unreadable_saysWhy(t *testing.T) {
 		}
 		n.mustSee(t, "c001", "tls", files("tls.crt", "crt-1"))
 		n.change(func() { n.vault.secret, n.vault.fails = map[string][]byte{"tls.crt": []byte("crt-2")}, nil })
-		after(20 * time.Second)
+		n.after(20 * time.Second)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Message != "" {
 			t.Errorf("when they can be read again: %+v", said)
 		}
@@ -276,9 +276,9 @@ func TestRenewSecrets_upgradeFails_oldProxyIsRenewed(t *testing.T) {
 			n.behave = func(p *fakeProxy) { p.readyAfter = -1 }
 		})
 		n.upgrade(m)
-		after(time.Minute)
+		n.after(time.Minute)
 		n.change(func() { n.vault.secret = map[string][]byte{"tls.crt": []byte("crt-2")} })
-		after(time.Minute)
+		n.after(time.Minute)
 		n.mustSee(t, "c001", "tls", files("tls.crt", "crt-2"))
 	})
 }
@@ -288,16 +288,16 @@ func TestForget_proxyOrPodGone_secretsGo(t *testing.T) {
 	secretly(t, nil, func(t *testing.T, n *fakeNode, m *Manager) {
 		home := m.Homes.Of(podnet.Key{PodUID: "u1", Sandbox: "sandbox-u1"})
 		n.change(func() { delete(n.containers, "c001") })
-		after(15 * time.Second)
+		n.after(15 * time.Second)
 		n.mustSay(t, "u1", v1alpha1.Running, true)
-		after(15 * time.Second)
+		n.after(15 * time.Second)
 		left, err := filepath.Glob(filepath.Join(home.Path, "secrets-0*"))
 		if err != nil || len(left) != 0 {
 			t.Errorf("of the proxy that is gone there are %v", left)
 		}
 		n.end("c002", 137) // with its sandbox
 		n.change(func() { n.gone = true })
-		after(45 * time.Second)
+		n.after(45 * time.Second)
 		if left, err := filepath.Glob(filepath.Join(m.Homes.Root, "*.*")); err != nil || len(left) != 0 {
 			t.Errorf("of the pod that is gone there is %v, error %v", left, err)
 		}
@@ -310,7 +310,7 @@ func TestGrantSecrets_nodeSwaps_saysWhy(t *testing.T) {
 		m, stop := agent()
 		m.Homes.MayHaveSecrets = func() error { return errors.New("the node swaps") }
 		m.Follow(sandboxOf("u1"))
-		after(time.Minute)
+		n.after(time.Minute)
 		if said := n.mustSay(t, "u1", v1alpha1.Failed, false); said.Message != "the node swaps" || n.vault.tokens != 0 {
 			t.Errorf("%+v, and %d tokens", said, n.vault.tokens)
 		}

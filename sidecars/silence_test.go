@@ -31,7 +31,7 @@ func TestSecrets_errorsAndLogs_containNone(t *testing.T) {
 		m.Follow(sandboxOf("u1"))
 		for i, failure := range []error{nil, errors.New("the API server is away"), nil} {
 			n.change(func() { n.vault.secret["tls.key"], n.vault.fails = fmt.Append(nil, "key-", i), failure })
-			after(15 * time.Minute)
+			n.after(15 * time.Minute)
 			note("ManagedProxy", n.said["u1"])
 			for _, c := range n.containers {
 				note("request", c.spec)

@@ -18,7 +18,7 @@ func TestRollouts_onePodFails_othersAreUpgraded(t *testing.T) {
 				m, stop := agent()
 				defer stop()
 				uids := followMany(m, 6)
-				after(2 * time.Second)
+				n.after(2 * time.Second)
 				n.change(func() {
 					n.behave = only(func(p *fakeProxy) {
 						if p.PodUID == "u1" {
@@ -27,14 +27,14 @@ func TestRollouts_onePodFails_othersAreUpgraded(t *testing.T) {
 					}, image(2))
 				})
 				n.changeTo(m, 2)
-				after(20 * time.Second)
+				n.after(20 * time.Second)
 				n.mustServe(t, uids[1:], 2)
-				after(time.Minute)
+				n.after(time.Minute)
 				if s := n.sum(); s.Paused || s.Upgraded != 5 || s.Failed != 1 {
 					t.Errorf("the profile's status is %+v", s)
 				}
 				n.change(func() { n.behave = only(nil) })
-				after(90 * time.Second)
+				n.after(90 * time.Second)
 				n.mustServe(t, uids, 2)
 			})
 		})
@@ -46,12 +46,12 @@ func TestRenewSecrets_upgradesPaused_newProxyOfOldVersion(t *testing.T) {
 	secretly(t, func(n *fakeNode) { n.profile.Spec.Secrets[0].UpgradeOnRotation = true }, func(t *testing.T, n *fakeNode, m *Manager) {
 		n.change(func() { n.behave = only(neverReady, image(2)) })
 		n.changeTo(m, 2)
-		after(30 * time.Second)
+		n.after(30 * time.Second)
 		if !n.sum().Paused {
 			t.Errorf("the profile's status is %+v", n.sum())
 		}
 		n.change(func() { n.vault.secret = map[string][]byte{"tls.crt": []byte("crt-2")} })
-		after(40 * time.Second)
+		n.after(40 * time.Second)
 		said := n.said["u1"]
 		if said.Epoch == 0 || said.Image != image(1) || !said.Ready {
 			t.Errorf("the ManagedProxy says %+v", said)
@@ -75,9 +75,9 @@ func (n *fakeNode) startsNext(m *Manager, pods int) (uids []string, has string) 
 		}, image(2))
 	})
 	uids = followMany(m, pods)
-	after(time.Second)
+	n.after(time.Second)
 	n.changeTo(m, 2)
-	after(time.Second)
+	n.after(time.Second)
 	return uids, has
 }
 
@@ -93,7 +93,7 @@ func TestTakeTurn_podChoosesOtherProfile_othersAreUpgraded(t *testing.T) {
 			n.choices = map[string]*fakeProfile{has: &other}
 		})
 		m.Notify("edge")
-		after(time.Minute)
+		n.after(time.Minute)
 		n.mustServe(t, slices.DeleteFunc(uids, func(uid string) bool { return uid == has }), 2)
 	})
 }
@@ -106,12 +106,12 @@ func TestTakeTurn_podsOwnFault_othersAreUpgraded(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		uids := followMany(m, 6)
-		after(time.Second)
+		n.after(time.Second)
 		n.change(func() {
 			n.profile.Spec.Files = []v1alpha1.File{{Name: "a", Template: `{{ if lt .Pod.UID "u5" }}{{ .Pod.Labels.app }}{{ end }}`}}
 		})
 		n.changeTo(m, 2)
-		after(time.Minute)
+		n.after(time.Minute)
 		n.mustServe(t, uids[4:], 2)
 		for _, uid := range uids[:4] {
 			if said := n.said[uid]; !said.Ready || !strings.Contains(said.Message, `value "two words"`) || said.Image != image(1) || said.FailedHash == "" {
@@ -136,7 +136,7 @@ func TestTakeTurn_sandboxDies_othersAreUpgraded(t *testing.T) {
 				n.end(id, 137)
 			}
 		}
-		after(time.Minute)
+		n.after(time.Minute)
 		n.mustServe(t, slices.DeleteFunc(uids, func(uid string) bool { return uid == has }), 2)
 	})
 }
@@ -155,15 +155,15 @@ func TestTakeTurn_oldProxiesDrain_othersAreUpgraded(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		uids := followMany(m, 6)
-		after(time.Second)
+		n.after(time.Second)
 		n.changeTo(m, 2)
-		after(30 * time.Second)
+		n.after(30 * time.Second)
 		n.mustServe(t, uids, 2)
 		n.changeTo(m, 3)
-		after(30 * time.Second)
+		n.after(30 * time.Second)
 		n.mustServe(t, uids[5:], 3)
 		n.mustServe(t, uids[:5], 2, "waits until an older proxy has finished its connections")
-		after(10 * time.Minute)
+		n.after(10 * time.Minute)
 		n.mustServe(t, uids, 3)
 	})
 }
@@ -176,16 +176,16 @@ func TestTakeTurn_newAgentFindsStart_nextVersionReplacesIt(t *testing.T) {
 		n.sharePorts()
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.changeTo(m, 2)
-		after(time.Second)
+		n.after(time.Second)
 		stop()
 		m, stop = agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.changeTo(m, 3)
-		after(5 * time.Second)
+		n.after(5 * time.Second)
 		n.mustServe(t, []string{"u1"}, 3)
 	})
 }
@@ -198,10 +198,10 @@ func TestUpgrade_profileIsEditedMeanwhile_lastVersionServes(t *testing.T) {
 				m, stop := agent()
 				defer stop()
 				m.Follow(sandboxOf("u1"))
-				after(time.Second)
+				n.after(time.Second)
 				n.during = map[string]func(){call: func() { n.profile.Spec.Image = image(3) }}
 				n.changeTo(m, 2)
-				after(time.Minute)
+				n.after(time.Minute)
 				n.mustServe(t, []string{"u1"}, 3)
 			})
 		})

@@ -28,12 +28,12 @@ func TestSweep_podEndedBetweenAgents_proxyIsEnded(t *testing.T) {
 				n.arrange = func(m *Manager) { m.Runtime, m.Cluster = s, s }
 				_, stop = agent()
 				defer stop()
-				after(2 * sweepInterval)
+				n.after(2 * sweepInterval)
 				if len(s.signals()) > 0 {
 					t.Errorf("told were %q while the application runs", s.signals())
 				}
 				n.change(func() { s.all[0] = exitedApp("app", 0, 143) })
-				after(2 * cleanInterval)
+				n.after(2 * cleanInterval)
 				if !slices.Equal(s.signals(), c.want) {
 					t.Errorf("told were %q, want %q", s.signals(), c.want)
 				}
@@ -49,12 +49,12 @@ func TestSweep_olderSandboxOfAPodThatEnds_isNotFollowed(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		next := sandboxOf("u1")
 		next.ID = "next"
 		m.Follow(next)
 		n.change(func() { n.ending = true })
-		after(2 * sweepInterval)
+		n.after(2 * sweepInterval)
 		if !follows(m, next.Key()) || follows(m, sandboxOf("u1").Key()) {
 			t.Error("the pod's older sandbox is followed")
 		}

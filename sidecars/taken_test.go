@@ -34,12 +34,12 @@ func TestTaken_portTaken_saysByWhom(t *testing.T) {
 				}
 				m, stop := agent()
 				m.Follow(sandboxOf("u1"))
-				after(time.Second)
+				n.after(time.Second)
 				n.change(func() { n.failures["ask"] = c.ask })
 				if n.end("c001", 1); c.lost {
 					n.change(func() { delete(n.containers, "c001") })
 				}
-				after(50 * time.Millisecond)
+				n.after(50 * time.Millisecond)
 				n.change(func() {
 					said := n.said["u1"].Message
 					if strings.Contains(said, "exit code 1") == c.lost || strings.Contains(said, "user 0 listens on port 15006") != c.want {
@@ -62,7 +62,7 @@ func TestStatus_proxySilent_saysWhy(t *testing.T) {
 			want string
 		}{{nil, ""}, {errors.New("connection refused"), "it does not answer: connection refused"}, {nil, ""}} {
 			n.change(func() { n.failures["ask"] = c.ask })
-			after(15 * time.Second)
+			n.after(15 * time.Second)
 			n.change(func() {
 				if said := n.said["u1"]; said.Message != c.want || said.Ready != (c.ask == nil) || said.Failure != "" {
 					t.Errorf("the ManagedProxy says %+v, want %q", said, c.want)

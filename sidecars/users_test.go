@@ -72,7 +72,7 @@ func TestUserNamespace_files_areTheNodesUsers(t *testing.T) {
 				defer stop()
 				s := sandboxOf("u1")
 				m.Follow(s)
-				after(time.Second)
+				n.after(time.Second)
 				n.mustOwn(t, firstUser+1337, firstUser+1338)
 				if got := m.Homes.Of(s.Key()).Notes().Users(); !slices.Equal(got, []uint32{firstUser + 1337}) {
 					t.Errorf("on the node it is user %d", got)
@@ -83,7 +83,7 @@ func TestUserNamespace_files_areTheNodesUsers(t *testing.T) {
 				n.change(func() {
 					n.vault.secret, n.meshed.roots = map[string][]byte{"tls.crt": []byte("crt-2")}, map[string][]byte{"root-cert.pem": []byte("root-2")}
 				})
-				after(2 * secretsPeriod)
+				n.after(2 * secretsPeriod)
 				n.mustOwn(t, firstUser+1337, firstUser+1338)
 			})
 		})
@@ -97,7 +97,7 @@ func TestUserNamespace_userIsMissing_saysSo(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		if said := n.mustSay(t, "u1", v1alpha1.Failed, false); !strings.Contains(said.Message, "no user 1337") || n.next != 0 {
 			t.Errorf("%d proxies were made, and the ManagedProxy says %+v", n.next, said)
 		}

@@ -43,7 +43,7 @@ func TestWatch_proxyEnds_isSeenAtOnce(t *testing.T) {
 				runtime := &deaf{fakeNode: n, first: first}
 				m.Runtime = runtime
 				m.Follow(sandboxOf("u1"))
-				after(2 * watchPause)
+				n.after(2 * watchPause)
 				if errors.Is(first, sidecar.ErrGone) {
 					if runtime.waits != 1 {
 						t.Errorf("%d waits for a proxy that is gone", runtime.waits)
@@ -51,7 +51,7 @@ func TestWatch_proxyEnds_isSeenAtOnce(t *testing.T) {
 					return
 				}
 				n.end("c001", 139)
-				after(time.Second)
+				n.after(time.Second)
 				if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Epoch != 1 || runtime.waits != 3 {
 					t.Errorf("after %d waits: %+v", runtime.waits, said)
 				}
@@ -66,13 +66,13 @@ func TestFollow_again_keepsMemory(t *testing.T) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.end("c001", 139)
-		after(2 * time.Second)
+		n.after(2 * time.Second)
 		moved := sandboxOf("u1")
 		moved.NetNS = "/netns/elsewhere"
 		m.Follow(moved)
-		after(time.Second)
+		n.after(time.Second)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Restarts != 1 || said.Message == "" {
 			t.Errorf("the ManagedProxy says %+v", said)
 		}

@@ -131,17 +131,17 @@ func TestWatch_runtimeIsLate_endCounts(t *testing.T) {
 				defer stop()
 				m.Runtime = r
 				m.Follow(sandboxOf("u1"))
-				after(time.Second)
+				n.after(time.Second)
 				n.end("c001", c.code)
-				after(20 * time.Millisecond) // the fake's own wait is not at once
+				n.after(20 * time.Millisecond) // the fake's own wait is not at once
 				n.change(func() {
 					if n.said["u1"].Ready {
 						t.Error("it is said to be ready")
 					}
 				})
-				after(max(c.started, 2*time.Second))
+				n.after(max(c.started, 2*time.Second))
 				n.change(func() { c.checkNext(t, r) })
-				after(2 * wordsTime)
+				n.after(2 * wordsTime)
 				n.change(func() { c.checkWhy(t, r) })
 			})
 		})
@@ -156,9 +156,9 @@ func TestWatch_drainedProxyEnds_isRemovedLater(t *testing.T) {
 		defer stop()
 		m.Runtime = r
 		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+		n.after(time.Second)
 		n.upgrade(m)
-		after(5 * time.Second)
+		n.after(5 * time.Second)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Failure != "" || r.removed < r.lists || r.removed > 2*r.lists {
 			t.Errorf("removed after %s; the ManagedProxy says %+v", r.removed, said)
 		}
@@ -174,9 +174,9 @@ func TestLiveness_successorsEndIsToldLate_messageSaysThatItHung(t *testing.T) {
 		r := &tardy{fakeNode: n, late: "c002", tells: wordsTime / 2}
 		m.Runtime = r
 		m.Follow(sandboxOf("u1"))
-		after(2 * time.Minute)
+		n.after(2 * time.Minute)
 		n.hang("c001", false)
-		after(30 * time.Second)
+		n.after(30 * time.Second)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); r.first.IsZero() || said.Epoch != 2 || !strings.Contains(said.Failure, "questions of liveness") {
 			t.Errorf("the ManagedProxy says %+v", said)
 		}
