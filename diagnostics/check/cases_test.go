@@ -111,6 +111,14 @@ func nodeCases() map[string]changed {
 
 func registryCases() map[string]changed {
 	return map[string]changed{
+		"probes that STRICT refuses": {change: func(f *Facts) {
+			f.Profiles = map[string]v1alpha1.ProxyProfileSpec{"istio": {Istio: &v1alpha1.Istio{}}}
+			f.Pods[0].Profile, f.Pods[0].Refused = "istio", []string{"readinessProbe of container app"}
+		}, check: "istio-probes", level: Warn, want: "(readinessProbe of container app)"},
+		"probes that pilot-agent makes": {change: func(f *Facts) {
+			f.Profiles = map[string]v1alpha1.ProxyProfileSpec{"istio": {Istio: &v1alpha1.Istio{}}}
+			f.Pods[0].Profile, f.Pods = "istio", append(f.Pods, Pod{Refused: []string{"readinessProbe of container app"}})
+		}, check: "istio-probes", level: OK, want: "go to pilot-agent"},
 		"images at a registry that ends": {change: func(f *Facts) {
 			f.Pods[0].Ending = []string{"gcr.io/istio-release/proxyv2:1.29.0"}
 			f.Pods = append(f.Pods, f.Pods[0])

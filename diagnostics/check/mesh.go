@@ -211,6 +211,20 @@ func dualStack(f *Facts) finding {
 	return warning("Istio gives these proxies no IPv6 listeners, so captured IPv6 connections are refused: "+some(without), "set ISTIO_DUAL_STACK on istiod, or ipv6=direct to leave IPv6 alone")
 }
 
+// istioProbes names the probes of pods with Istio's proxy outside of their specs that no policy has led to pilot-agent.
+func istioProbes(f *Facts) finding {
+	outside := func(p Pod) bool { return f.Profiles[p.Profile].Istio != nil }
+	refused := listed(f.Pods, func(p Pod) bool { return outside(p) && len(p.Refused) > 0 }, func(p Pod) string { return fmt.Sprintf("%s (%s)", p, some(p.Refused)) })
+	switch {
+	case len(refused) > 0:
+		return warning("mTLS mode STRICT refuses probes of pods whose Istio proxy is outside of their specs: "+some(refused),
+			"make them anew where the chart's policy is (admission.rewriteProbes, Kubernetes 1.36), or use exec (docs/istio-outside-the-pod.md, Probes)")
+	case len(names(f.Pods, outside)) == 0:
+		return finding{}
+	}
+	return fine("probes of pods with Istio's proxy outside of their specs go to pilot-agent")
+}
+
 func nodeUntaint(f *Facts) finding {
 	key := cmp.Or(f.Istio.Taint, "cni.istio.io/not-ready")
 	wearing := nodeNames(f, func(n *corev1.Node) bool { return tainted(n, key) })

@@ -12,6 +12,7 @@ import (
 
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podreport"
+	"istio-pod-network-controller/sidecars/istio"
 )
 
 // containersOf are all containers of a pod, init containers first.
@@ -41,7 +42,7 @@ func podOf(pod *corev1.Pod, namespace map[string]string, config intent.Config) P
 		OwnRuntime: pod.Spec.RuntimeClassName != nil, Misplaced: intent.Misplaced(pod.Annotations, pod.Labels),
 	}
 	p.MemoryRoom, p.MemoryLimited = memoryRoom(pod)
-	p.Ending = endingImages(pod)
+	p.Ending, p.Refused = endingImages(pod), istio.RefusedProbes(pod)
 	p.Revision, p.Injected = revisionOf(pod)
 	all := containersOf(pod)
 	for i := range all {

@@ -122,6 +122,7 @@ func checks() []check {
 		{"mesh", "other-projects", []source{sourceDaemonSets}, always, otherProjects},
 		{"mesh", "mesh-ports", []source{sourceIstio, sourceDaemonSets}, always, meshPorts},
 		{"mesh", "dual-stack", []source{sourcePods}, always, dualStack},
+		{"mesh", "istio-probes", []source{sourcePods, sourceProxies}, always, istioProbes},
 		{"mesh", "istio-registries", []source{sourcePods}, always, istioRegistries},
 		{"mesh", "node-untaint", []source{sourceIstio, sourceNodes}, always, nodeUntaint},
 		{"pods", "pods-programmed", []source{sourcePods, sourceNamespaces, sourceDaemonSets}, after, podsProgrammed},

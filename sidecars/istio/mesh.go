@@ -25,6 +25,7 @@ type meshConfig struct {
 	DefaultConfig                           map[string]any
 	ProxyListenPort, ProxyInboundListenPort json.Number // Istio takes numbers in quotes, too
 	EnablePrometheusMerge                   bool
+	InboundTrafficPolicy                    struct{ Mode string }
 	ExtensionProviders                      []struct {
 		Opentelemetry struct{ ServiceAttributeEnrichment string }
 	}

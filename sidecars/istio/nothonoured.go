@@ -3,11 +3,8 @@ package istio
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
-
-	corev1 "k8s.io/api/core/v1"
 )
 
 const (
@@ -34,7 +31,7 @@ var ignored = []struct{ key, why string }{
 const NotRead = "objects of kind ProxyConfig (networking.istio.io) and ConfigMap istio-ca-crl have no effect: they are not read"
 
 // notHonoured returns what injection would do for the pod and this proxy does not.
-func (m *Mesh) notHonoured(p Pod, config map[string]any) (out []string) {
+func (m *Mesh) notHonoured(p Pod, config map[string]any, failing []string) (out []string) {
 	own, g := p.Pod.Annotations, m.values.Global
 	for _, i := range ignored {
 		if value, isSet := own[i.key]; isSet {
@@ -66,8 +63,8 @@ func (m *Mesh) notHonoured(p Pod, config map[string]any) (out []string) {
 			"the application's metrics are not merged with the proxy's: prometheus.io/port stays the application's",
 		},
 		{
-			probed(p.Pod) != "" && choice(own["sidecar.istio.io/rewriteAppHTTPProbers"], m.values.SidecarInjectorWebhook.RewriteAppHTTPProbe),
-			"probes of container " + probed(p.Pod) + " are not rewritten: with mTLS mode STRICT exclude their ports (traffic.sidecar.istio.io/excludeInboundPorts)",
+			len(failing) > 0 && choice(own[keyRewrite], m.values.SidecarInjectorWebhook.RewriteAppHTTPProbe),
+			"mTLS mode STRICT refuses probes unless the chart's policy leads them to pilot-agent as the pod is created: " + strings.Join(failing, ", "),
 		},
 	} {
 		if s.so {
@@ -92,16 +89,4 @@ func choice(annotation string, otherwise bool) bool {
 		return own
 	}
 	return otherwise
-}
-
-// probed returns the name of a container with a probe over the network, or "".
-func probed(pod *corev1.Pod) string {
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
-			if p != nil && (p.HTTPGet != nil || p.TCPSocket != nil || p.GRPC != nil) {
-				return c.Name
-			}
-		}
-	}
-	return ""
 }

@@ -24,6 +24,9 @@ const (
 	debugPort     = "PROXY_XDS_DEBUG_VIA_AGENT_PORT"
 	keyStatusPort = "status.sidecar.istio.io/port"
 
+	// pilot-agent's, if neither the mesh nor the pod says otherwise.
+	defaultStatus = 15020
+
 	// From these on slot 1 looks for ports: far from all of Istio's.
 	secondStatus, secondAdmin, secondDebug = 15320, 15300, 15304
 )
@@ -48,7 +51,7 @@ func (m *Mesh) place(p Pod, config map[string]any, env *environment, out *Proxy)
 	if own, isSet := p.Pod.Annotations[keyStatusPort]; isSet && own != "0" { // pilot/cmd/pilot-agent/config/config.go: it wins
 		config[statusPort] = own
 	}
-	if out.StatusPort, err = port(config, statusPort, 15020); err != nil {
+	if out.StatusPort, err = port(config, statusPort, defaultStatus); err != nil {
 		return err
 	}
 	if out.AdminPort, err = port(config, adminPort, 15000); err != nil {

@@ -54,7 +54,7 @@ func (m *Mesh) Proxy(p Pod) (Proxy, error) {
 		}
 	}
 	out := Proxy{
-		Command: []string{"/usr/local/bin/pilot-agent"}, Args: m.args(p.Pod), NotHonoured: m.notHonoured(p, config),
+		Command: []string{"/usr/local/bin/pilot-agent"}, Args: m.args(p.Pod),
 		Files: map[string]string{
 			"labels":      downward(labels(p, of, network, more[hbone] == "true")),
 			"annotations": downward(m.annotations(p)),
@@ -67,6 +67,7 @@ func (m *Mesh) Proxy(p Pod) (Proxy, error) {
 	if err := m.place(p, config, &env, &out); err != nil {
 		return Proxy{}, err
 	}
+	out.NotHonoured = m.notHonoured(p, config, failing(p.Pod, out.PublicPort))
 	raw, err := json.Marshal(config)
 	if err != nil {
 		return Proxy{}, fmt.Errorf("write PROXY_CONFIG: %w", err)
@@ -175,6 +176,16 @@ func (m *Mesh) describe(env *environment, p Pod, of workload, network string) er
 	env.set("ISTIO_META_OWNER", fmt.Sprintf("kubernetes://apis/%s/namespaces/%s/%ss/%s", of.apiVersion, p.Pod.Namespace, strings.ToLower(of.kind), of.name))
 	if network != "" {
 		env.set("ISTIO_META_NETWORK", network)
+	}
+	probers, err := probersOf(p.Pod)
+	if err != nil {
+		return err
+	}
+	if probers != "" {
+		env.set(appProbers, probers)
+	}
+	if m.config.InboundTrafficPolicy.Mode == "LOCALHOST" {
+		env.set("REWRITE_PROBE_LEGACY_LOCALHOST_DESTINATION", "true")
 	}
 	return nil
 }

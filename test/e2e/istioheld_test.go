@@ -182,7 +182,7 @@ func (h *heldConn) awaitEnd(t *testing.T) time.Time {
 	return h.endedAt
 }
 
-// looks are looks at pods' identities, by a new connection each.
+// looks are looks at something that has to be there all the time, by a new connection each.
 type looks struct {
 	stop   context.CancelFunc
 	done   sync.WaitGroup
@@ -193,16 +193,29 @@ type looks struct {
 // lookAtIdentities looks at the pods in turn, again and again, until end.
 func (m managed) lookAtIdentities(t *testing.T, pods []*corev1.Pod) *looks {
 	t.Helper()
+	next := 0
+	return look(t, func(ctx context.Context) error {
+		pod := pods[next%len(pods)]
+		next++
+		if err := m.hasIdentity(ctx, pod); err != nil {
+			return fmt.Errorf("%s: %w", pod.Name, err)
+		}
+		return nil
+	})
+}
+
+// look calls once, again and again, until end.
+func look(t *testing.T, once func(context.Context) error) *looks {
+	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	l := &looks{stop: stop}
 	l.done.Go(func() {
 		tick := time.NewTicker(identityEvery)
 		defer tick.Stop()
 		for ; ctx.Err() == nil; l.n++ {
-			pod := pods[l.n%len(pods)]
 			whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
-			if err := m.hasIdentity(whole, pod); err != nil {
-				l.failed = append(l.failed, fmt.Errorf("%s: %w", pod.Name, err))
+			if err := once(whole); err != nil {
+				l.failed = append(l.failed, err)
 			}
 			cancel()
 			<-tick.C
@@ -212,13 +225,13 @@ func (m managed) lookAtIdentities(t *testing.T, pods []*corev1.Pod) *looks {
 	return l
 }
 
-// end wants each look to have shown the pod's identity.
+// end wants each look to have seen what was looked for.
 func (l *looks) end(t *testing.T) {
 	t.Helper()
 	l.stop()
 	l.done.Wait()
-	t.Logf("%d looks at identities, %d gaps", l.n, len(l.failed))
+	t.Logf("%d looks, %d gaps", l.n, len(l.failed))
 	if len(l.failed) > 0 || l.n == 0 {
-		t.Errorf("of %d looks at identities %d failed, the first: %v", l.n, len(l.failed), l.failed[:min(1, len(l.failed))])
+		t.Errorf("of %d looks %d failed, the first: %v", l.n, len(l.failed), l.failed[:min(1, len(l.failed))])
 	}
 }

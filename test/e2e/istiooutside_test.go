@@ -52,6 +52,7 @@ func TestIstioOutside(t *testing.T) {
 		run  func(*testing.T)
 	}{
 		{"identities", o.identities},
+		{"probes", o.probes},
 		{"bookinfo", o.bookinfo},
 		{"upgrades", o.upgrades},
 		{"revisions", o.revisions},

@@ -20,9 +20,8 @@ import (
 // Variables that an injected proxy and a proxy outside the pod's spec do not share, and why.
 var (
 	onlyInjected = map[string]string{
-		"ISTIO_KUBE_APP_PROBERS":                     "probes in a pod's spec cannot be rewritten",
-		"REWRITE_PROBE_LEGACY_LOCALHOST_DESTINATION": "where rewritten probes go",
-		"ISTIO_PROMETHEUS_ANNOTATIONS":               "the pod's annotations stay the application's, so that Prometheus asks it and not pilot-agent",
+		keyProbers:                     "the chart's policy has not seen the pod",
+		"ISTIO_PROMETHEUS_ANNOTATIONS": "the pod's annotations stay the application's, so that Prometheus asks it and not pilot-agent",
 	}
 	onlyComputed = map[string]string{
 		"EXIT_ON_ZERO_ACTIVE_CONNECTIONS": "the old of two proxies finishes its connections",

@@ -54,6 +54,7 @@ func TestAdmission(t *testing.T) {
 	t.Run("the agent", func(t *testing.T) { s.restrictsAgent(t) })
 	t.Run("the label of Istio", func(t *testing.T) { s.setsTLSMode(t) })
 	t.Run("the sidecars", func(t *testing.T) { s.definesSidecars(t) })
+	t.Run("probes", func(t *testing.T) { s.rewritesProbes(t) })
 	t.Run("tokens for sidecars", func(t *testing.T) { s.narrowsTokens(t) })
 	t.Run("reports on proxies", func(t *testing.T) { s.restrictsReports(t) })
 	t.Run("every two values", func(t *testing.T) { s.takesEveryTwoValues(t) })
