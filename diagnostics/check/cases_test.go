@@ -117,7 +117,8 @@ func registryCases() map[string]changed {
 		}, check: "istio-probes", level: Warn, want: "(readinessProbe of container app)"},
 		"probes that pilot-agent makes": {change: func(f *Facts) {
 			f.Profiles = map[string]v1alpha1.ProxyProfileSpec{"istio": {Istio: &v1alpha1.Istio{}}}
-			f.Pods[0].Profile, f.Pods = "istio", append(f.Pods, Pod{Refused: []string{"readinessProbe of container app"}})
+			f.Pods[0].Profile = "istio"
+			f.Pods = append(f.Pods, Pod{Refused: []string{"readinessProbe of container app"}})
 		}, check: "istio-probes", level: OK, want: "go to pilot-agent"},
 		"images at a registry that ends": {change: func(f *Facts) {
 			f.Pods[0].Ending = []string{"gcr.io/istio-release/proxyv2:1.29.0"}
