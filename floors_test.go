@@ -77,7 +77,7 @@ var rooms = []room{
 	},
 	{dir: "api/v1alpha1", others: "k8s.io/apimachinery"},
 	{dir: "sidecars/secretvolume"},
-	{dir: "sidecars/istio", own: "api/v1alpha1", others: "k8s.io/api/core/v1 sigs.k8s.io/yaml", never: impure},
+	{dir: "sidecars/istio", own: "api/v1alpha1", others: "k8s.io/api/core/v1 k8s.io/apimachinery sigs.k8s.io/yaml", never: impure},
 	{dir: "sidecars/profile", own: "api/v1alpha1 internal/intent internal/sidecar sidecars/istio", others: "golang.org/x/sys/unix k8s.io", never: impure},
 	{dir: "sidecars/plan", own: "internal/sidecar", never: impure},
 	{
@@ -99,7 +99,7 @@ var rooms = []room{
 	{dir: "diagnostics/cluster", own: "internal/agentstatus", others: "k8s.io"},
 	{dir: "diagnostics/inspect", own: "internal/intent internal/podreport internal/printable iptables", others: "k8s.io"},
 	{dir: "diagnostics/survey", own: "diagnostics/cluster internal/agentstatus internal/intent internal/podreport internal/printable", others: "golang.org/x k8s.io"},
-	{dir: "diagnostics/check", own: "api/v1alpha1 diagnostics/cluster internal/agentstatus internal/intent internal/podreport internal/printable internal/sidecar", others: "golang.org/x k8s.io sigs.k8s.io"},
+	{dir: "diagnostics/check", own: "api/v1alpha1 diagnostics/cluster internal/agentstatus internal/intent internal/podreport internal/printable internal/sidecar sidecars/istio", others: "golang.org/x k8s.io sigs.k8s.io"},
 	{dir: "diagnostics/connectivity/originaldst", own: "internal/redirection"},
 	{dir: "diagnostics/connectivity", own: "diagnostics/cluster internal/agentstatus internal/intent internal/podreport internal/printable", others: "golang.org/x k8s.io"},
 

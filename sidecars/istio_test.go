@@ -26,8 +26,10 @@ import (
 // meshed is what a fakeNode has of Istio.
 type meshed struct {
 	mesh, values string
+	objects      []istio.ProxyConfig
 	fails        error             // of reads of the control plane
 	roots        map[string][]byte // the ConfigMap with the root certificate
+	revoked      map[string][]byte // the one with revoked certificates
 	labels       map[string]string // of the pod
 	annotations  map[string]string
 	closed       []int32 // admin ports of Envoys that were told to close their listeners
@@ -44,13 +46,20 @@ func (n *fakeNode) ConfigMapOf(_ context.Context, namespace, name string) (*core
 	return &corev1.ConfigMap{Data: data}, n.meshed.fails
 }
 
+func (n *fakeNode) ProxyConfigs(context.Context) ([]istio.ProxyConfig, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.meshed.objects, n.meshed.fails
+}
+
 func (n *fakeNode) ConfigMap(_ context.Context, namespace string, want v1alpha1.ConfigMapKeys) (map[string][]byte, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.meshed.roots == nil || namespace != "shop" || want.Name != "istio-ca-root-cert" {
-		return nil, errors.New("it is not there")
+	found := map[string]map[string][]byte{"shop/istio-ca-root-cert": n.meshed.roots, "shop/istio-ca-crl": n.meshed.revoked}[namespace+"/"+want.Name]
+	if found == nil {
+		return nil, home.ErrNoConfigMap
 	}
-	return maps.Clone(n.meshed.roots), nil
+	return maps.Clone(found), nil
 }
 
 func (n *fakeNode) Close(_ context.Context, _ podnet.Sandbox, adminPort int32) error {
@@ -151,6 +160,30 @@ func TestIstio_rotation_reachesRunningProxy(t *testing.T) {
 		n.mustRead(t, "/var/run/secrets/tokens/istio-token", "token-2-u1-istio-ca")
 		if len(n.containers) != 1 {
 			t.Errorf("%d proxies were made", len(n.containers))
+		}
+	})
+}
+
+// The list of revoked certificates may be missing, come, change and go, within the directory of the root certificate.
+func TestIstio_revokedCertificates_comeAndGo(t *testing.T) {
+	meshedly(t, nil, func(t *testing.T, n *fakeNode, _ func() (*Manager, func()), _ *Manager) {
+		const list = "/var/run/secrets/istio/crl/ca-crl.pem"
+		n.mustSay(t, "u1", v1alpha1.Running, true)
+		for _, text := range []string{"revoked-1", "revoked-2", ""} {
+			n.change(func() {
+				if n.meshed.revoked = map[string][]byte{"ca-crl.pem": []byte(text)}; text == "" {
+					n.meshed.revoked = nil
+				}
+			})
+			n.after(20 * time.Second)
+			got, err := os.ReadFile(n.host(t, list, true))
+			if string(got) != text || errors.Is(err, os.ErrNotExist) != (text == "") {
+				t.Errorf("the proxy reads %q, %v; want %q", got, err, text)
+			}
+			n.mustRead(t, "/var/run/secrets/istio/root-cert.pem", "root-1")
+		}
+		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Message != "" || len(n.containers) != 1 {
+			t.Errorf("%d proxies, the ManagedProxy says %+v", len(n.containers), said)
 		}
 	})
 }

@@ -125,6 +125,9 @@ func (l launch) withIstio(ctx context.Context, m *Manager) (launch, error) {
 	}
 	sources, why := istio.Read(of, get)
 	if why == nil {
+		sources.ProxyConfigs, why = m.ControlPlanes.ProxyConfigs(ctx)
+	}
+	if why == nil {
 		var out launch
 		if out, why = l.computed(&sources); why == nil {
 			return out, nil

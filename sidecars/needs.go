@@ -14,6 +14,7 @@ import (
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/sidecars/istio"
 	"istio-pod-network-controller/sidecars/probe"
 	"istio-pod-network-controller/sidecars/profile"
 )
@@ -59,6 +60,8 @@ type Cluster interface {
 type ControlPlanes interface {
 	// ConfigMapOf returns a ConfigMap of a control plane's namespace, nil if it is missing.
 	ConfigMapOf(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error)
+	// ProxyConfigs returns Istio's objects of that kind, of all namespaces.
+	ProxyConfigs(ctx context.Context) ([]istio.ProxyConfig, error)
 }
 
 // Choice is what a pod has chosen: nothing, a usable profile, or an unusable one.

@@ -17,6 +17,9 @@ type Istio struct {
 	// +kubebuilder:default=istio-system
 	Namespace string `json:"namespace,omitempty"`
 
+	// Transparent captures inbound connections with TPROXY (Istio's interception mode of that name): see the container's field.
+	Transparent bool `json:"transparent,omitempty"`
+
 	// Readiness says when the proxy is asked at its status port, and how often it may miss.
 	// +kubebuilder:default={}
 	Readiness IstioReadiness `json:"readiness,omitempty"`
@@ -39,4 +42,7 @@ type ConfigMapKeys struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	// +listType=set
 	Keys []string `json:"keys,omitempty"`
+
+	// Optional lets the proxy be made without the ConfigMap: its directory is empty until there is one.
+	Optional bool `json:"optional,omitempty"`
 }

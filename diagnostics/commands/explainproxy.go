@@ -56,17 +56,19 @@ func explainProxy(w workload, ns *corev1.Namespace, from manifests) (*explainedP
 		env = append(env, istio.Variable{Name: e.Name, Value: cmp.Or(e.Value, e.FieldPath)})
 	}
 	if of := spec.Istio; of != nil {
-		mesh, err := istio.ReadMesh(istio.ControlPlane{Revision: of.Revision, Namespace: of.Namespace}, from.configMap)
-		if err != nil {
+		sources, err := istio.Read(istio.ControlPlane{Revision: of.Revision, Namespace: of.Namespace}, from.configMap)
+		sources.ProxyConfigs = from.proxyConfigs
+		mesh, errParse := sources.Parse()
+		if err = cmp.Or(err, errParse); err != nil {
 			out.Unknown = err.Error()
 			return out, nil //nolint:nilerr // it is no fault of the pod
 		}
 		next := of.Update.Handover
-		proxy, err := mesh.Proxy(istio.Pod{Pod: w.running(), Network: spec.Network, Resources: process.Resources, Beside: next == nil || next.None == nil, Env: env})
+		proxy, err := mesh.Proxy(istio.Pod{Pod: w.running(), Network: spec.Network, Resources: process.Resources, Transparent: of.Transparent, Beside: next == nil || next.None == nil, Env: env})
 		if err != nil {
 			return out, fmt.Errorf("ProxyProfile %q: %w", name, err)
 		}
-		out.Command, env, out.NotHonoured = slices.Concat(proxy.Command, proxy.Args), proxy.Env, slices.Concat(proxy.NotHonoured, []string{istio.NotRead})
+		out.Command, env, out.NotHonoured = slices.Concat(proxy.Command, proxy.Args), proxy.Env, proxy.NotHonoured
 	}
 	for _, v := range env {
 		out.Env = append(out.Env, v.Name+"="+v.Value)

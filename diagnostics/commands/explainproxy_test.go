@@ -35,10 +35,16 @@ kind: ConfigMap
 metadata: {name: istio-sidecar-injector-1-31, namespace: istio-system}
 data: {values: '{"global": {"pilotCertProvider": "istiod"}}'}
 `
+	meshObject = `
+apiVersion: networking.istio.io/v1beta1
+kind: ProxyConfig
+metadata: {name: all, namespace: shop}
+spec: {concurrency: 2, image: {imageType: debug}}
+`
 )
 
 func TestExplainProxy_istio_saysWhatWouldStart(t *testing.T) {
-	mesh := meshWorkload + "---" + meshProfile + "---" + meshConfigMap + "---" + meshValues
+	mesh := meshWorkload + "---" + meshProfile + "---" + meshConfigMap + "---" + meshValues + "---" + meshObject
 	code, all, errOut := answers(t, mesh)
 	if code != 0 || len(all) != 1 || all[0].Proxy == nil {
 		t.Fatalf("code %d, %+v, %s", code, all, errOut)
@@ -49,13 +55,13 @@ func TestExplainProxy_istio_saysWhatWouldStart(t *testing.T) {
 	}
 	for _, want := range []string{
 		"OWN=mine", "POD_NAME=cart-SUFFIX", "INSTANCE_IP=POD_IP", "SERVICE_ACCOUNT=default", "TRUST_DOMAIN=example.org", "CA_ADDR=istiod.istio-system.svc:15012",
-		"ISTIO_META_OWNER=kubernetes://apis/apps/v1/namespaces/shop/deployments/cart", `PROXY_CONFIG={"proxyAdminPort":15000,"statusPort":15020}`,
+		"ISTIO_META_OWNER=kubernetes://apis/apps/v1/namespaces/shop/deployments/cart", `PROXY_CONFIG={"concurrency":2,"proxyAdminPort":15000,"statusPort":15020}`,
 	} {
 		if !slices.Contains(first.Env, want) {
 			t.Errorf("no %s in %q", want, first.Env)
 		}
 	}
-	for i, want := range []string{"annotation sidecar.istio.io/userVolume=[] has no effect", "objects of kind ProxyConfig"} {
+	for i, want := range []string{"annotation sidecar.istio.io/userVolume=[] has no effect", "image.imageType of ProxyConfig shop/all has no effect"} {
 		if len(first.NotHonoured) != 2 || !strings.HasPrefix(first.NotHonoured[i], want) {
 			t.Errorf("not honoured %q, want %q", first.NotHonoured, want)
 		}

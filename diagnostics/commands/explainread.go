@@ -20,6 +20,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/cmdline"
+	"istio-pod-network-controller/sidecars/istio"
 )
 
 // Bounds of what `explain` reads.
@@ -42,7 +43,9 @@ type manifests struct {
 	namespaces map[string]*corev1.Namespace
 	profiles   map[string]v1alpha1.ProxyProfileSpec
 	configMaps map[string]*corev1.ConfigMap // by NAMESPACE/NAME
-	ignored    map[string]bool              // other kinds
+	// proxyConfigs are Istio's objects for a mesh, a namespace or some pods.
+	proxyConfigs []istio.ProxyConfig
+	ignored      map[string]bool // other kinds
 	// passed are objects of other kinds that have containers where nobody looks.
 	passed []passedOver
 }
@@ -162,6 +165,12 @@ func (m *manifests) add(data []byte) error {
 			return fmt.Errorf("ProxyProfile %q: %w", name, err)
 		}
 		m.profiles[profile.Name] = profile.Spec
+	case object.GroupVersionKind() == istio.ProxyConfigKind:
+		var config istio.ProxyConfig
+		if err := json.Unmarshal(data, &config); err != nil {
+			return fmt.Errorf("ProxyConfig %q: %w", name, err)
+		}
+		m.proxyConfigs = append(m.proxyConfigs, config)
 	case ofKind(apiVersion, kind) != nil, templated(object.Object):
 		w := readWorkload(data, object)
 		w.pod.Namespace, w.pod.Name = object.GetNamespace(), name

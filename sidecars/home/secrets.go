@@ -27,11 +27,14 @@ const (
 type Secrets interface {
 	// Secret returns the values of a Secret's keys, all of one version. Without keys it returns all.
 	Secret(name string, keys []string) (map[string][]byte, error)
-	// ConfigMap returns the values of a ConfigMap's keys. It is asked often, and makes no request for that.
+	// ConfigMap returns the values of a ConfigMap's keys; ErrNoConfigMap if it is not there. It is asked often, and makes no request for that.
 	ConfigMap(ctx context.Context, namespace string, want v1alpha1.ConfigMapKeys) (map[string][]byte, error)
 	// Token returns a token of a pod's ServiceAccount that is bound to the pod.
 	Token(ctx context.Context, pod *corev1.Pod, want v1alpha1.ServiceAccountToken) (token []byte, expires time.Time, err error)
 }
+
+// ErrNoConfigMap says that a ConfigMap is not there.
+var ErrNoConfigMap = errors.New("it is not there")
 
 // GrantSecrets gives a proxy that is about to be made what its profile says.
 func (e Epoch) GrantSecrets(ctx context.Context, from Secrets, i profile.Instance, o Owner) error {
@@ -82,7 +85,7 @@ func (r secretReader) read(ctx context.Context, source grantedSource) (files map
 		}
 	case source.ConfigMap != nil:
 		files, err = r.from.ConfigMap(ctx, r.namespace, *source.ConfigMap)
-		if err != nil {
+		if err != nil && !(source.ConfigMap.Optional && errors.Is(err, ErrNoConfigMap)) {
 			return nil, time.Time{}, fmt.Errorf("ConfigMap %q of the pod's namespace: %w", source.ConfigMap.Name, err)
 		}
 	case source.ServiceAccountToken != nil:

@@ -18,9 +18,28 @@ const (
 	binaryPath    = "binaryPath"
 )
 
-// proxyConfig is a mesh's defaultConfig merged with the pod's annotation.
-func proxyConfig(defaults map[string]any, annotations map[string]string) (map[string]any, error) {
-	text, over := annotations[keyConfig], map[string]any{}
+// proxyConfig is a mesh's defaultConfig merged with the objects for the pod and its annotation. variables are proxyMetadata as the injector writes them
+// into the container, where the pod's object wins over its annotation. pilot-agent applies the annotation once more, so that this wins in all else
+// (pilot/cmd/pilot-agent/config/config.go).
+func proxyConfig(defaults map[string]any, objects proxyConfigs, annotations map[string]string) (config, variables map[string]any, err error) {
+	over, err := overlay(annotations[keyConfig])
+	if err != nil {
+		return nil, nil, err
+	}
+	config = defaults
+	for _, layer := range []map[string]any{objects.mesh.layer(), objects.namespace.layer(), over, objects.pod.layer()} {
+		if config, err = merge(config, layer); err != nil {
+			return nil, nil, fmt.Errorf("annotation %s: %w", keyConfig, err)
+		}
+	}
+	variables = cloned(config[proxyMetadata])
+	config, err = merge(config, over)
+	return config, variables, err
+}
+
+// overlay is what a pod's annotation changes.
+func overlay(text string) (map[string]any, error) {
+	over := map[string]any{}
 	if alias := aliasIn(text); alias != "" {
 		return nil, fmt.Errorf("annotation %s: aliases (%.80s) are not followed, write what they stand for", keyConfig, alias)
 	}
@@ -30,11 +49,7 @@ func proxyConfig(defaults map[string]any, annotations map[string]string) (map[st
 	if program, isSet := over[binaryPath]; isSet {
 		return nil, fmt.Errorf("annotation %s: %s is %s: which program runs is for the profile's image to say, take it out", keyConfig, binaryPath, short(program))
 	}
-	config, err := merge(defaults, over)
-	if err != nil {
-		return nil, fmt.Errorf("annotation %s: %w", keyConfig, err)
-	}
-	return config, nil
+	return over, nil
 }
 
 var anchors, aliases = regexp.MustCompile(`&[0-9A-Za-z_-]+`), regexp.MustCompile(`\*[0-9A-Za-z_-]+`)

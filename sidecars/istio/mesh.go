@@ -14,14 +14,15 @@ import (
 
 // Mesh is what the ConfigMaps of a control plane say about its proxies.
 type Mesh struct {
-	of     ControlPlane
-	config meshConfig
-	values values
+	of           ControlPlane
+	config       meshConfig
+	values       values
+	proxyConfigs []ProxyConfig // the oldest first
 }
 
 // meshConfig are the fields of Istio's MeshConfig that matter.
 type meshConfig struct {
-	TrustDomain                             string
+	TrustDomain, RootNamespace              string
 	DefaultConfig                           map[string]any
 	ProxyListenPort, ProxyInboundListenPort json.Number // Istio takes numbers in quotes, too
 	EnablePrometheusMerge                   bool
@@ -49,7 +50,10 @@ type values struct {
 			Lifecycle map[string]any
 		}
 	}
-	Pilot                  struct{ Env map[string]any }
+	Pilot struct {
+		Env              map[string]any
+		CRLConfigMapName string
+	}
 	SidecarInjectorWebhook struct {
 		DefaultTemplates    []string
 		RewriteAppHTTPProbe bool
@@ -65,11 +69,13 @@ type ControlPlane struct {
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// Sources are the texts in a control plane's ConfigMaps of which its proxies are computed.
+// Sources are what proxies are computed of: the texts in a control plane's ConfigMaps, and objects of all namespaces.
 type Sources struct {
 	Of     ControlPlane `json:"of"`
 	Mesh   string       `json:"mesh"`
 	Values string       `json:"values"`
+
+	ProxyConfigs []ProxyConfig `json:"proxyConfigs,omitempty"`
 }
 
 // ReadMesh reads and parses the ConfigMaps of a control plane.
@@ -103,7 +109,7 @@ func Read(of ControlPlane, get func(namespace, name string) (*corev1.ConfigMap, 
 		}
 		texts[key] = text
 	}
-	return Sources{of, texts["mesh"], texts["values"]}, nil
+	return Sources{Of: of, Mesh: texts["mesh"], Values: texts["values"]}, nil
 }
 
 // Parse reads the texts.
@@ -112,7 +118,7 @@ func (s Sources) Parse() (*Mesh, error) {
 	if err != nil {
 		return nil, fmt.Errorf("control plane of Istio in namespace %q, revision %q: %w", s.Of.Namespace, s.Of.Revision, err)
 	}
-	m.of = s.Of
+	m.of, m.proxyConfigs = s.Of, sorted(s.ProxyConfigs)
 	return m, nil
 }
 

@@ -19,16 +19,10 @@ var ignored = []struct{ key, why string }{
 	{"sidecar.istio.io/bootstrapOverride", "its ConfigMap is not mounted"},
 	{"sidecar.istio.io/proxyImage", "the image is the profile's"},
 	{"sidecar.istio.io/proxyImageType", "the image is the profile's"},
-	{"sidecar.istio.io/proxyCPU", "the resources are the profile's"},
-	{"sidecar.istio.io/proxyCPULimit", "the resources are the profile's"},
-	{"sidecar.istio.io/proxyMemory", "the resources are the profile's"},
-	{"sidecar.istio.io/proxyMemoryLimit", "the resources are the profile's"},
+	{"sidecar.istio.io/proxyMemory", "a memory request is for the scheduler, which does not know the proxy"},
 	{"sidecar.istio.io/capNetBindService", "the proxy has no capabilities"},
 	{"proxy.istio.io/overrides", "the proxy is not in the pod's spec"},
 }
-
-// NotRead says of every pod what injection would do and this proxy does not.
-const NotRead = "objects of kind ProxyConfig (networking.istio.io) and ConfigMap istio-ca-crl have no effect: they are not read"
 
 // notHonoured returns what injection would do for the pod and this proxy does not.
 func (m *Mesh) notHonoured(p Pod, config map[string]any, failing []string) (out []string) {
@@ -38,7 +32,7 @@ func (m *Mesh) notHonoured(p Pod, config map[string]any, failing []string) (out 
 			out = append(out, fmt.Sprintf("annotation %s=%s has no effect: %s", i.key, value, i.why))
 		}
 	}
-	mode := cmp.Or(own[keyMode], text(config["interceptionMode"]), redirect)
+	mode := cmp.Or(own[keyMode], text(config["interceptionMode"]), p.mode())
 	templates, isSet := own["inject.istio.io/templates"]
 	if !isSet {
 		templates = strings.Join(m.values.SidecarInjectorWebhook.DefaultTemplates, ",")
@@ -48,7 +42,7 @@ func (m *Mesh) notHonoured(p Pod, config map[string]any, failing []string) (out 
 		text string
 	}{
 		{templates != "" && templates != "sidecar", "injection templates " + templates + " have no effect: the proxy is as by Istio's template sidecar"},
-		{mode != redirect, "interception mode " + mode + " has no effect: the proxy takes connections by " + redirect},
+		{mode != p.mode(), "interception mode " + mode + " has no effect: the proxy takes connections by " + p.mode() + ", as its profile says (spec.istio.transparent)"},
 		{own[keyStatusPort] == "0", "annotation " + keyStatusPort + "=0 has no effect: readiness needs the port"},
 		{len(g.Proxy.Lifecycle) > 0, "the mesh's value global.proxy.lifecycle has no effect: the kubelet does not run the proxy"},
 		{g.MountMtlsCerts, "the mesh's value global.mountMtlsCerts has no effect: the secret is not mounted"},

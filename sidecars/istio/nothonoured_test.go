@@ -32,7 +32,7 @@ func TestProxy_whatIsNotHonoured_isSaid(t *testing.T) {
 		"a mount":                        {change: annotated("sidecar.istio.io/userVolumeMount", "{}"), want: "annotation sidecar.istio.io/userVolumeMount={} has no effect: the mounts"},
 		"a bootstrap":                    {change: annotated("sidecar.istio.io/bootstrapOverride", "b"), want: "annotation sidecar.istio.io/bootstrapOverride=b has no effect: its ConfigMap"},
 		"an image":                       {change: annotated("sidecar.istio.io/proxyImage", "i"), want: "annotation sidecar.istio.io/proxyImage=i has no effect: the image"},
-		"resources":                      {change: annotated("sidecar.istio.io/proxyCPULimit", "1"), want: "annotation sidecar.istio.io/proxyCPULimit=1 has no effect: the resources"},
+		"a memory request":               {change: annotated("sidecar.istio.io/proxyMemory", "1"), want: "annotation sidecar.istio.io/proxyMemory=1 has no effect: a memory request"},
 		"templates":                      {change: annotated("inject.istio.io/templates", "sidecar,mine"), want: "injection templates sidecar,mine have no effect"},
 		"the usual template":             {change: annotated("inject.istio.io/templates", "sidecar")},
 		"templates of the mesh":          {values: `{"global": {"pilotCertProvider": "istiod"}, "sidecarInjectorWebhook": {"defaultTemplates": ["sidecar", "mine"]}}`, want: "injection templates sidecar,mine have no effect"},

@@ -14,10 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// keyProbers is the annotation in which the chart's policy keeps the probes that it has led to pilot-agent: what its variable appProbers has,
+// KeyProbers is the annotation in which the chart's policy keeps the probes that it has led to pilot-agent: what its variable appProbers has,
 // without timeouts, and with ports by name.
 const (
-	keyProbers = "pod-network-controller.istio.io/app-probers"
+	KeyProbers = "pod-network-controller.istio.io/app-probers"
 	appProbers = "ISTIO_KUBE_APP_PROBERS"
 )
 
@@ -108,12 +108,12 @@ func probesOf(pod *corev1.Pod) (out []probe) {
 // probersOf returns the value of appProbers for a pod, or "" without the policy's annotation. pilot-agent does not start with a value that it does
 // not understand.
 func probersOf(pod *corev1.Pod) (string, error) {
-	text, isSet := pod.Annotations[keyProbers]
+	text, isSet := pod.Annotations[KeyProbers]
 	if !isSet {
 		return "", nil
 	}
 	wrong := func(format string, args ...any) (string, error) {
-		return "", fmt.Errorf("annotation %s, which is the chart's policy's to write (is it of another release than the agent?): %w: %.300q", keyProbers, fmt.Errorf(format, args...), text)
+		return "", fmt.Errorf("annotation %s, which is the chart's policy's to write (is it of another release than the agent?): %w: %.300q", KeyProbers, fmt.Errorf(format, args...), text)
 	}
 	kept := map[string]*prober{}
 	decoder := json.NewDecoder(bytes.NewReader([]byte(text)))

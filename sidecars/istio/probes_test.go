@@ -115,9 +115,9 @@ func TestProbers_annotationIsWrong_isRefused(t *testing.T) {
 	} {
 		t.Run(text[:min(len(text), 60)], func(t *testing.T) {
 			pod := probedPod(t, "admitted")
-			pod.Annotations[keyProbers] = text
+			pod.Annotations[KeyProbers] = text
 			_, err := rewriting(t, aMesh).Proxy(Pod{Pod: pod})
-			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), keyProbers) || len(err.Error()) > 700 {
+			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), KeyProbers) || len(err.Error()) > 700 {
 				t.Errorf("%v, want %q", err, want)
 			}
 		})

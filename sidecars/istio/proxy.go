@@ -1,7 +1,7 @@
 // Package istio computes how Istio's pilot-agent runs for a pod: what Istio's injector would write into the pod's spec.
 //
-// It reads the texts of the control plane's ConfigMaps and the pod, and asks nobody: objects of kind ProxyConfig, injection templates of the
-// operator's own, parameters of the webhook's address and lists of revoked certificates (ConfigMap istio-ca-crl) have no effect.
+// It reads the texts of the control plane's ConfigMaps, objects of kind ProxyConfig and the pod, and asks nobody: injection templates of the operator's
+// own and parameters of the webhook's address have no effect.
 //
 // Facts about Istio are from its source, main of August 2026 (1.31). Comments name the file there.
 package istio
@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +22,7 @@ import (
 const (
 	keyMode  = "sidecar.istio.io/interceptionMode"
 	redirect = "REDIRECT"
+	tproxy   = "TPROXY"
 )
 
 // Proxy computes how pilot-agent runs for a pod, by Istio's template manifests/charts/istio-control/istio-discovery/files/injection-template.yaml.
@@ -29,19 +31,22 @@ func (m *Mesh) Proxy(p Pod) (Proxy, error) {
 	if err := m.checkListeners(p.Network); err != nil {
 		return Proxy{}, err
 	}
-	config, err := proxyConfig(m.config.DefaultConfig, p.Pod.Annotations)
+	objects := m.proxyConfigsOf(p)
+	config, more, err := proxyConfig(m.config.DefaultConfig, objects, p.Pod.Annotations)
 	if err != nil {
 		return Proxy{}, err
 	}
 	of, network := workloadOf(p.Pod), cmp.Or(p.Pod.Labels[keyNetwork], m.values.Global.Network)
+	if p.Resources, err = resourcesOf(p); err != nil {
+		return Proxy{}, err
+	}
 	env := m.identity(p)
 	if err := m.describe(&env, p, of, network); err != nil {
 		return Proxy{}, err
 	}
-	env.set("ISTIO_META_INTERCEPTION_MODE", redirect) // as the agent's rules do for every pod with a proxy of its own
+	env.set("ISTIO_META_INTERCEPTION_MODE", p.mode())
 	// Of two proxies the old one gets TERM, and is to finish its connections, not to end after terminationDrainDuration (pkg/envoy/agent.go).
 	env.set("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "true")
-	more := cloned(config[proxyMetadata])
 	if err := env.add(more); err != nil {
 		return Proxy{}, err
 	}
@@ -59,15 +64,16 @@ func (m *Mesh) Proxy(p Pod) (Proxy, error) {
 			"labels":      downward(labels(p, of, network, more[hbone] == "true")),
 			"annotations": downward(m.annotations(p)),
 		},
-		Audience: cmp.Or(m.values.Global.SDS.Token.Aud, "istio-ca"), TokenSeconds: 43200,
+		Resources: p.Resources, Audience: cmp.Or(m.values.Global.SDS.Token.Aud, "istio-ca"), TokenSeconds: 43200,
 	}
 	if m.values.Global.PilotCertProvider == "istiod" {
 		out.RootCert = cmp.Or(m.values.Global.TrustBundleName, "istio-ca-root-cert")
+		out.RevokedCerts = cmp.Or(m.values.Pilot.CRLConfigMapName, "istio-ca-crl")
 	}
 	if err := m.place(p, config, &env, &out); err != nil {
 		return Proxy{}, err
 	}
-	out.NotHonoured = m.notHonoured(p, config, failing(p.Pod, out.PublicPort))
+	out.NotHonoured = slices.Concat(m.notHonoured(p, config, failing(p.Pod, out.PublicPort)), objects.images())
 	raw, err := json.Marshal(config)
 	if err != nil {
 		return Proxy{}, fmt.Errorf("write PROXY_CONFIG: %w", err)
@@ -204,15 +210,27 @@ type Pod struct {
 	// Network and Resources are what the pod's profile says.
 	Network   v1alpha1.Network
 	Resources v1alpha1.Resources
+	// Transparent reports whether the pod's rules take inbound connections by TPROXY, which is for the profile to say: the proxy needs NET_ADMIN.
+	Transparent bool
 	// Beside reports whether the next proxy runs beside it for a while.
 	Beside bool
 	// Env are the profile's own variables, which win.
 	Env []Variable
 }
 
+// mode is the interception mode of the pod's rules.
+func (p Pod) mode() string {
+	if p.Transparent {
+		return tproxy
+	}
+	return redirect
+}
+
 // Proxy is how pilot-agent runs.
 type Proxy struct {
 	Command, Args []string
+	// Resources are the profile's, with what the pod's annotations say instead.
+	Resources v1alpha1.Resources
 	// Env has each name once, the pod's own variables included.
 	Env []Variable
 	// Files are contents by name in the directory /etc/istio/pod.
@@ -222,6 +240,8 @@ type Proxy struct {
 	TokenSeconds int64
 	// RootCert is the ConfigMap at /var/run/secrets/istio, of the pod's namespace. Empty: no ConfigMap.
 	RootCert string
+	// RevokedCerts is the ConfigMap at /var/run/secrets/istio/crl, of the pod's namespace, which may be missing. Empty: no ConfigMap.
+	RevokedCerts string
 	// StatusPort is pilot-agent's, with the readiness at /healthz/ready. AdminPort is Envoy's, on localhost. Both differ by slot.
 	//
 	// On TERM pilot-agent has Envoy drain inbound listeners only (pkg/envoy/admin.go: drain_listeners?inboundonly&graceful), and a graceful

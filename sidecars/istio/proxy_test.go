@@ -57,6 +57,7 @@ func TestProxy_settings_takeEffect(t *testing.T) {
 		mesh, values string
 		change       func(*corev1.Pod)
 		env          []Variable
+		transparent  bool
 		want         map[string]string
 	}{
 		"a revision":                          {values: `{"revision": "canary", "global": {"pilotCertProvider": "istiod"}}`, want: map[string]string{"CA_ADDR": "istiod-canary.istio-system.svc:15012"}},
@@ -67,6 +68,7 @@ func TestProxy_settings_takeEffect(t *testing.T) {
 		"a network of the pod's":              {values: values(`"network": "n"`), change: labelled(keyNetwork, "own"), want: map[string]string{"ISTIO_META_NETWORK": "own"}},
 		"a cluster":                           {values: values(`"multiCluster": {"clusterName": "c"}`), want: map[string]string{"ISTIO_META_CLUSTER_ID": "c"}},
 		"TPROXY":                              {mesh: "defaultConfig: {interceptionMode: TPROXY}", want: map[string]string{"ISTIO_META_INTERCEPTION_MODE": "REDIRECT"}},
+		"TPROXY of the profile":               {transparent: true, want: map[string]string{"ISTIO_META_INTERCEPTION_MODE": "TPROXY"}},
 		"no address of the host's, nor a use": {change: func(pod *corev1.Pod) { pod.Status.HostIP = "" }, want: map[string]string{"HOST_IP": ""}},
 		"a name of the workload":              {change: labelled("service.istio.io/workload-name", "w"), want: map[string]string{"ISTIO_META_WORKLOAD_NAME": "w", "ISTIO_META_OWNER": "kubernetes://apis/v1/namespaces/shop/pods/cart"}},
 		"FIPS 140-3":                          {values: `{"global": {"pilotCertProvider": "istiod"}, "pilot": {"env": {"COMPLIANCE_POLICY": "fips-140-3"}}}`, want: map[string]string{"COMPLIANCE_POLICY": "fips-140-3", "GODEBUG": "fips140=only"}},
@@ -83,7 +85,7 @@ func TestProxy_settings_takeEffect(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			m, p := parsed(t, cmp.Or(tc.mesh, aMesh), cmp.Or(tc.values, someMap)), aPod(tc.change)
-			p.Env = tc.env
+			p.Env, p.Transparent = tc.env, tc.transparent
 			_, got := computed(t, m, p)
 			for name, value := range tc.want {
 				if got[name] != value {

@@ -8,12 +8,16 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/istio"
 )
 
 type sidecarCluster struct {
@@ -38,6 +42,28 @@ func (c sidecarCluster) ConfigMapOf(ctx context.Context, namespace, name string)
 		err = fmt.Errorf("%w: the chart's value sidecars.istio gives the agent this right", err)
 	}
 	return found, err
+}
+
+// ProxyConfigs returns Istio's objects of that kind: none where the API server does not know it.
+func (c sidecarCluster) ProxyConfigs(ctx context.Context) ([]istio.ProxyConfig, error) {
+	found := &unstructured.UnstructuredList{}
+	found.SetGroupVersionKind(istio.ProxyConfigKind)
+	err := c.pods.Live.List(ctx, found)
+	switch {
+	case meta.IsNoMatchError(err), apierrors.IsNotFound(err):
+		return nil, nil
+	case apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("%w: the chart's value sidecars.istio gives the agent this right", err)
+	case err != nil:
+		return nil, fmt.Errorf("list Istio's ProxyConfigs: %w", err)
+	}
+	out := make([]istio.ProxyConfig, len(found.Items))
+	for i := range found.Items {
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(found.Items[i].Object, &out[i]); err != nil {
+			return nil, fmt.Errorf("ProxyConfig %s/%s: %w", found.Items[i].GetNamespace(), found.Items[i].GetName(), err)
+		}
+	}
+	return out, nil
 }
 
 // Choice returns what a pod has chosen, or the profile whose proxy it keeps.

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -21,6 +20,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/jitter"
+	"istio-pod-network-controller/sidecars/home"
 )
 
 const (
@@ -36,9 +36,9 @@ const (
 //
 //   - The first read lists the object alone, which the agent's rights name, and begins to watch it.
 //   - Later reads make no request. A change is there as soon as the API server tells it.
+//   - An object that is not there is watched, too.
 //   - An object that could not be read is not asked for again for readPause.
-//   - Without a read for followFor the watch ends. So it does with the object, and if the API server has forgotten where it was: the next read is
-//     a first one again.
+//   - Without a read for followFor the watch ends. So it does if the API server has forgotten where it was: the next read is a first one again.
 type configMaps struct {
 	api client.WithWatch
 
@@ -55,7 +55,7 @@ type failedRead struct {
 
 // followedMap is a ConfigMap that is watched until idle fires.
 type followedMap struct {
-	values map[string][]byte
+	values map[string][]byte // nil: it is not there
 	idle   *time.Timer
 }
 
@@ -86,7 +86,7 @@ func (c *configMaps) read(ctx context.Context, key types.NamespacedName) (map[st
 	c.mu.Unlock()
 	switch {
 	case follows:
-		return known.values, nil
+		return known.read()
 	case time.Now().Before(failed.until):
 		return nil, failed.err
 	}
@@ -101,27 +101,35 @@ func (c *configMaps) read(ctx context.Context, key types.NamespacedName) (map[st
 		c.failed[key] = failedRead{err, time.Now().Add(readPause)}
 		return nil, err
 	}
-	values := contentOf(&found.Items[0])
+	now := followedMap{}
+	if len(found.Items) > 0 {
+		now.values = contentOf(&found.Items[0])
+	}
 	if _, follows := c.known[key]; !follows { // another worker may have been faster
 		whole, stop := context.WithCancel(context.WithoutCancel(ctx))
 		if c.known == nil {
 			c.known = map[types.NamespacedName]followedMap{}
 		}
-		c.known[key] = followedMap{values, time.AfterFunc(followFor, stop)}
+		now.idle = time.AfterFunc(followFor, stop)
+		c.known[key] = now
 		go c.follow(whole, stop, key, found.ResourceVersion)
 	}
-	return values, nil
+	return now.read()
+}
+
+func (m followedMap) read() (map[string][]byte, error) {
+	if m.values == nil {
+		return nil, home.ErrNoConfigMap
+	}
+	return m.values, nil
 }
 
 func (c *configMaps) first(ctx context.Context, key types.NamespacedName) (found corev1.ConfigMapList, err error) {
 	asked, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	err = c.api.List(asked, &found, client.InNamespace(key.Namespace), client.MatchingFieldsSelector{Selector: nameOnly(key)})
-	switch {
-	case apierrors.IsForbidden(err):
+	if apierrors.IsForbidden(err) {
 		err = fmt.Errorf("%w: name it in the chart's value sidecars.configMaps", err)
-	case err == nil && len(found.Items) == 0:
-		err = errors.New("it is not there")
 	}
 	return found, err
 }
@@ -178,11 +186,12 @@ func (c *configMaps) watch(ctx context.Context, stop context.CancelFunc, key typ
 		if !ok || event.Type == watch.Bookmark {
 			continue
 		}
-		if event.Type == watch.Deleted {
-			return errors.New("it was deleted")
-		}
 		c.mu.Lock()
-		c.known[key] = followedMap{contentOf(object), c.known[key].idle}
+		now := followedMap{idle: c.known[key].idle}
+		if event.Type != watch.Deleted {
+			now.values = contentOf(object)
+		}
+		c.known[key] = now
 		c.mu.Unlock()
 	}
 	return ctx.Err()

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -9,8 +10,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/podnet"
@@ -83,6 +90,32 @@ func TestConfigMapOf_revision_namesItsConfigMaps(t *testing.T) {
 		})
 		if got := fmt.Sprint(err); got != want && (err != nil || want != "") {
 			t.Errorf("revision %q: %q, want %q", revision, got, want)
+		}
+	}
+}
+
+// An API server without Istio's kinds has none of its objects. One that refuses to list them leaves no proxy without the mesh's settings.
+func TestProxyConfigs_ofTheCluster_areRead(t *testing.T) {
+	object := &unstructured.Unstructured{Object: map[string]any{
+		"metadata": map[string]any{"namespace": "shop", "name": "all", "creationTimestamp": "2026-01-01T12:00:00Z", "labels": map[string]any{"a": "b"}},
+		"spec":     map[string]any{"concurrency": int64(2), "selector": map[string]any{"matchLabels": map[string]any{"app": "cart"}}, "environmentVariables": map[string]any{"A": "b"}},
+	}}
+	object.SetGroupVersionKind(istio.ProxyConfigKind)
+	got, err := sidecarCluster{pods: controllers.Reader{Live: fake.NewClientBuilder().WithObjects(object).Build()}}.ProxyConfigs(t.Context())
+	if err != nil || len(got) != 1 || got[0].Metadata.Name != "all" || *got[0].Spec.Concurrency != 2 || got[0].Spec.Selector.MatchLabels["app"] != "cart" ||
+		got[0].Spec.EnvironmentVariables["A"] != "b" || got[0].Metadata.CreationTimestamp.Year() != 2026 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for answer, want := range map[error]string{
+		&meta.NoKindMatchError{}: "<nil>", apierrors.NewNotFound(schema.GroupResource{}, ""): "<nil>", errors.New("away"): "list Istio's ProxyConfigs: away",
+		apierrors.NewForbidden(schema.GroupResource{Resource: "proxyconfigs"}, "", nil): "the chart's value sidecars.istio gives the agent this right",
+	} {
+		live := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+			List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return answer },
+		})
+		got, err := sidecarCluster{pods: controllers.Reader{Live: live}}.ProxyConfigs(t.Context())
+		if len(got) > 0 || !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("%v: %v, %v, want %q", answer, got, err, want)
 		}
 	}
 }

@@ -151,10 +151,12 @@ func (i Instance) field(fieldPath string) string {
 }
 
 const (
-	// PathIstioSecrets is where pilot-agent finds the directories istioTokens and istioRoots, with its token and the mesh's root certificate.
+	// PathIstioSecrets is where pilot-agent finds the directories istioTokens, istioRoots and istioRevoked, with its token, the mesh's root
+	// certificate, and the list of certificates that are revoked.
 	PathIstioSecrets = "/var/run/secrets" //nolint:gosec // a path
 	istioTokens      = "tokens"
 	istioRoots       = "istio"
+	istioRevoked     = istioRoots + "/crl"
 	// istioStop has pilot-agent finish its connections and end.
 	istioStop = "TERM"
 )
@@ -164,11 +166,13 @@ const (
 func (i Instance) WithIstio(mesh *istio.Mesh) (Instance, error) {
 	p := *i.Version
 	proxy, err := mesh.Proxy(istio.Pod{
-		Pod: i.Pod, Slot: i.Epoch % Slots, Network: p.Spec.Network, Resources: p.Spec.Resources, Beside: p.Spec.Handover == HandoverReusePort, Env: i.variables(),
+		Pod: i.Pod, Slot: i.Epoch % Slots, Network: p.Spec.Network, Resources: p.Spec.Resources, Transparent: p.Spec.Transparent,
+		Beside: p.Spec.Handover == HandoverReusePort, Env: i.variables(),
 	})
 	if err != nil {
 		return i, fmt.Errorf("proxy of Istio: %w", err)
 	}
+	p.Spec.Resources = proxy.Resources
 	if p.Spec.Handover == HandoverReusePort {
 		p.Spec.StopSignal = istioStop
 	}
@@ -178,6 +182,9 @@ func (i Instance) WithIstio(mesh *istio.Mesh) (Instance, error) {
 	}}
 	if proxy.RootCert != "" {
 		p.Spec.Secrets = append(p.Spec.Secrets, v1alpha1.SecretSource{Name: istioRoots, ConfigMap: &v1alpha1.ConfigMapKeys{Name: proxy.RootCert}})
+	}
+	if proxy.RevokedCerts != "" { // within the directory of the roots
+		p.Spec.Secrets = append(p.Spec.Secrets, v1alpha1.SecretSource{Name: istioRevoked, ConfigMap: &v1alpha1.ConfigMapKeys{Name: proxy.RevokedCerts, Optional: true}})
 	}
 	i.Version, i.Istio = &p, &proxy
 	return i, nil

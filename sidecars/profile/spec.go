@@ -90,7 +90,7 @@ func SpecOf(s *v1alpha1.ProxyProfileSpec) (Spec, error) {
 	}
 	if i := s.Istio; i != nil {
 		kinds++
-		out.Istio = &istio.ControlPlane{Revision: i.Revision, Namespace: i.Namespace}
+		out.Istio, out.Transparent = &istio.ControlPlane{Revision: i.Revision, Namespace: i.Namespace}, i.Transparent
 		out.Readiness = Probe{StartSeconds: i.Readiness.StartSeconds, PeriodSeconds: i.Readiness.PeriodSeconds, FailureThreshold: i.Readiness.FailureThreshold}
 		if of := i.Update.Handover; of == nil || of.None == nil {
 			out.Handover = HandoverReusePort

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/api/equality"
+
 	"istio-pod-network-controller/sidecars/home"
 	"istio-pod-network-controller/sidecars/istio"
 	"istio-pod-network-controller/sidecars/profile"
@@ -100,7 +102,7 @@ func (g *Good) Computed(profile string, from *istio.Sources) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	known := g.of(profile)
-	if known.hash == "" || known.Istio != nil && *known.Istio == *from {
+	if known.hash == "" || known.Istio != nil && equality.Semantic.DeepEqual(known.Istio, from) {
 		return nil
 	}
 	known.Istio = from

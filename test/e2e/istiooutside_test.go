@@ -230,12 +230,27 @@ metadata: {name: default}
 spec: {mtls: {mode: STRICT}}
 `
 
+// proxyConfig gives the proxies of the namespace a variable.
+const proxyConfig = `
+apiVersion: networking.istio.io/v1beta1
+kind: ProxyConfig
+metadata: {name: all}
+spec: {environmentVariables: {FROM_OBJECT: "yes"}}
+`
+
 // A client and a server, whose proxies know each other by their ServiceAccounts.
 func (o outside) identities(t *testing.T) {
 	m := o.mesh(t)
+	m.apply(t, proxyConfig)
 	pods := []*corev1.Pod{m.create(t, m.member(t, "store", "v1")), m.create(t, m.member(t, "shopper", "v1"))}
 	m.wantIdentities(t, pods)
 	store, shopper := pods[0], pods[1]
+	for _, pod := range pods {
+		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", m.containerPID(t, pod, managedProxy)))
+		if must(t, err); !strings.Contains(string(env), "\x00FROM_OBJECT=yes\x00") {
+			t.Errorf("%s has the environment %q", pod.Name, env)
+		}
+	}
 	m.asks(t, identityWithin, shopper, meshURL("store"), func(a answer) error { return m.calledBy(a, "store", "shopper") })
 	m.apply(t, strict)
 	eventually(t, "the refusal of a client without a certificate", func(ctx context.Context) error { return refused(fromOutside(ctx, store)) })

@@ -52,7 +52,9 @@ func (i *istio) compute(t *testing.T, pod *corev1.Pod, container *corev1.Contain
 		t.Fatal(err)
 	}
 	limits := container.Resources.Limits
-	got, err := m.Proxy(sidecaristio.Pod{Pod: pod, Slot: slot, Resources: v1alpha1.Resources{CPULimit: limits.Cpu(), MemoryLimit: limits.Memory()}})
+	sc := container.SecurityContext
+	transparent := sc != nil && sc.Capabilities != nil && slices.Contains(sc.Capabilities.Add, "NET_ADMIN") // for TPROXY
+	got, err := m.Proxy(sidecaristio.Pod{Pod: pod, Slot: slot, Transparent: transparent, Resources: v1alpha1.Resources{CPULimit: limits.Cpu(), MemoryLimit: limits.Memory()}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ type key struct {
 func keys() []key {
 	return append(append(ownKeys(), istioKeys()...), []key{
 		{"sidecar.istio.io/inject", "pod (label or annotation)", "a bool", "not refused", "with `--select injected` or `either`: false refuses redirection"},
+		{istio.KeyProbers, "pod, written by the chart's policy", "JSON", "no probe was led to pilot-agent", "what the pod's probes were: pilot-agent makes them; with `--sidecars` only"},
 		{"sidecar.istio.io/status", "pod, written by Istio's injector", "anything", "the pod counts as not injected", "with `--select injected` or `either`: the pod has been injected"},
 		{"openshift.io/deployer-pod-for.name", "pod, written by OpenShift", "anything", "the pod is no deployer", "a deployer, not redirected by our annotation"},
 		{"openshift.io/build.name", "pod, written by OpenShift", "anything", "the pod is no build", "a build, not redirected by our annotation"},

@@ -170,7 +170,7 @@ call, no capability.
 
 {{- /* The ConfigMaps of pods' namespaces that the agent may read, as JSON. */ -}}
 {{- define "agent.configMaps" -}}
-{{- $istio := ternary (list "istio-ca-root-cert") list .Values.sidecars.istio.enabled -}}
+{{- $istio := ternary (list "istio-ca-root-cert" "istio-ca-crl") list .Values.sidecars.istio.enabled -}}
 {{- ternary (concat .Values.sidecars.configMaps $istio | uniq) list .Values.sidecars.enabled | toJson -}}
 {{- end -}}
 
