@@ -32,21 +32,28 @@ func wantParked(t *testing.T, s site, hosts []string) {
 	s.park(t, 10*time.Second)
 	results := s.dial(t, 10)
 	s.awaitParked(t, 40)
+	began := time.Now()
 	s.listen(t, hosts...)
-	wantAnswered(t, results)
+	last := wantAnswered(t, results)
+	t.Logf("the last of 40 parked connections was answered %s after the proxy began to listen", last.Sub(began))
 	if n := s.held(t); n > 0 {
 		t.Errorf("%d packets were dropped, and sent again", n)
 	}
 	s.awaitCounts(t, Counts{HandedOver: 40})
 }
 
-func wantAnswered(t *testing.T, results <-chan result) {
+// wantAnswered returns when the last connection was answered.
+func wantAnswered(t *testing.T, results <-chan result) (last time.Time) {
 	t.Helper()
 	for r := range results {
 		if r.err != nil {
 			t.Errorf("%s: %v", r.name, r.err)
 		}
+		if r.at.After(last) {
+			last = r.at
+		}
 	}
+	return last
 }
 
 // What waits in vain is reset at the deadline, and no listener is left.

@@ -127,6 +127,7 @@ func (s site) park(t *testing.T, until time.Duration) {
 // result is what became of a connection.
 type result struct {
 	name, answer string
+	at           time.Time
 	err          error
 }
 
@@ -154,7 +155,7 @@ func (s site) dial(t *testing.T, n int) <-chan result {
 						return err
 					}
 					n, err := c.Read(buf)
-					r.answer = string(buf[:n])
+					r.answer, r.at = string(buf[:n]), time.Now()
 					return err
 				})
 				out <- r
