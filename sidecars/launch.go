@@ -40,7 +40,9 @@ func prepare(ctx context.Context, m *Manager, o observed, p *profile.Version, ep
 	if err != nil {
 		return l, err
 	}
-	l.instance = profile.Instance{Version: p, Pod: withAddresses(pod, addresses), Sandbox: o.key.Sandbox, Epoch: epoch, Restart: o.choice.Restart}
+	l.instance = profile.Instance{
+		Version: p, Pod: withAddresses(pod, addresses), Namespace: o.choice.Namespace, Sandbox: o.key.Sandbox, Epoch: epoch, Restart: o.choice.Restart,
+	}
 	if p.Hash != o.choice.Profile.Hash { // the pod was only compared with the present version
 		if why := p.Unfit(pod); why != "" {
 			return l, podFault{errors.New(why)}
@@ -49,7 +51,7 @@ func prepare(ctx context.Context, m *Manager, o observed, p *profile.Version, ep
 	plain := l
 	l, files, err := l.rendered(ctx, m)
 	if err != nil {
-		plain.instance.Pod = withoutNotes(l.instance.Pod)
+		plain.instance.Pod, plain.instance.Namespace = withoutNotes(l.instance.Pod), nil
 		if _, _, why := plain.rendered(ctx, m); why == nil {
 			err = podFault{err}
 		}
@@ -74,7 +76,7 @@ func prepare(ctx context.Context, m *Manager, o observed, p *profile.Version, ep
 	return l, own.GrantSecrets(ctx, m.Secrets, l.instance, l.owner)
 }
 
-// podFault is an error that the pod's own labels or annotations cause. It says nothing about the version of the profile.
+// podFault is an error that labels or annotations of the pod, or of its namespace, cause. It says nothing about the version of the profile.
 type podFault struct{ error }
 
 func (f podFault) Unwrap() error { return f.error }

@@ -80,13 +80,15 @@ type Choice struct {
 	Later bool
 	// OptedOut reports whether running proxies are to end. Pods' own proxies end once the rules lead elsewhere: the rules go first.
 	OptedOut bool
-	// Restart is "", or the pod's wish for a new proxy: a proxy that was made with another one is replaced.
+	// Restart is "", or the wish of the pod or its namespace for a new proxy: a proxy that was made with another one is replaced.
 	Restart string
+	// Namespace is the pod's, of which a proxy's files may have something. It is nil if it is not known.
+	Namespace *corev1.Namespace
 	// Ending reports whether the pod is being deleted, or has finished; Finished whether its containers have ended for good.
 	Ending, Finished bool
 }
 
-// Wish returns what Choice.Restart is for a value of the pod's annotation, in a form that fits in a label.
+// Wish returns what Choice.Restart is for values of annotations, in a form that fits in a label.
 func Wish(value string) string {
 	if value == "" {
 		return ""

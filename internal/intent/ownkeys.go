@@ -34,6 +34,7 @@ const (
 // ownKeys reads the keys above.
 func (r *reader) ownKeys(s *iptables.Spec) {
 	r.foreignRules() // whose value is no part of the Spec: see AcceptsForeignRules
+	r.egressNames()
 
 	s.ExcludeSources = own(r, KeyExcludeSources, settingExcludeSources, ownCIDRs) // what Istio's plugin ignores is an error here
 	s.ExcludeUsers = own(r, KeyExcludeUsers, settingExcludeUsers, users)

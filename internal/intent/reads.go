@@ -14,7 +14,7 @@ func readAnnotations() []string {
 		keyMode, keyIncludeCIDRs, keyExcludeCIDRs, keyIncludeInbound, keyExcludeInbound, keyIncludeOutbound, keyExcludeOutbound,
 		keyExcludeInterfaces, keyReroute, keyKubevirt, keyInject, keyInjected, keyDeployer, keyBuild,
 		KeyIncludeInboundPorts, KeyExcludeInboundPorts, KeyIncludeOutboundPorts, KeyExcludeOutboundPorts, KeyExcludeSources, KeyExcludeUsers,
-		KeyForeignRules, KeyHoldSeconds,
+		KeyForeignRules, KeyHoldSeconds, KeyEgressNames,
 	}
 }
 

@@ -92,10 +92,12 @@ func (c sidecarCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.
 	if has == "" {
 		return out, err
 	}
-	out.Restart = sidecars.Wish(pod.Annotations[intent.KeyRestartProxy])
+	restart := pod.Annotations[intent.KeyRestartProxy]
+	out.Namespace, out.Restart = ns, sidecars.Wish(restart)
 	out.Name, out.Hash, out.Refusal, out.Held = has, found.hash, refusal, found.held
 	if err == nil && refusal == "" {
 		out.Profile, out.Later = found.usable, c.isLater(s, found, pod)
+		out.Restart = sidecars.Wish(out.Profile.Wish(restart, ns))
 		if found.err != nil {
 			out.Hash, out.Unusable = found.usable.Hash, fmt.Sprintf("the present version of the ProxyProfile %q cannot be used, and the last one is: %v", has, found.err)
 		}

@@ -32,8 +32,10 @@ func AdminSocket(epoch uint32) string { return "admin-" + number(epoch) + ".sock
 type Instance struct {
 	Version *Version
 	Pod     *corev1.Pod // as the API server has it, with the sandbox's addresses
-	Sandbox string
-	Epoch   uint32
+	// Namespace is the pod's, nil if it is not known.
+	Namespace *corev1.Namespace
+	Sandbox   string
+	Epoch     uint32
 	// From is the epoch of the proxy that it takes over from, or nil.
 	From *uint32
 	// HotRestart is an Envoy's epoch in its line, nil for other proxies.
@@ -50,7 +52,7 @@ func (i Instance) Files() (map[string]string, error) {
 		return i.Istio.Files, nil
 	}
 	return renderAll(i.Version, Data{
-		Pod: PodDataOf(i.Pod), Network: networkOf(i.Version),
+		Pod: PodDataOf(i.Pod), Namespace: NamespaceData{Name: i.Pod.Namespace, object: i.Namespace}, Network: networkOf(i.Version),
 		Epoch: i.Epoch, Slot: i.Epoch % Slots, HandoverSocket: path.Join(PathRun, HandoverSocket(i.Epoch)), AdminSocket: path.Join(PathRun, AdminSocket(i.Epoch)),
 	})
 }

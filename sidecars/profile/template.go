@@ -9,14 +9,17 @@ import (
 	"text/template/parse"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/internal/intent"
 )
 
 const maxFileBytes = 1 << 20
 
 // Data is what a profile's templates see.
 type Data struct {
-	Pod     PodData
-	Network NetworkData
+	Pod       PodData
+	Namespace NamespaceData
+	Network   NetworkData
 	// Epoch is the proxy's, and Slot its slot: proxies that stand side by side (reusePort) have different ones. HandoverSocket is the
 	// path at which a proxy with handover haproxy opens its admin socket. AdminSocket is for an admin interface of the epoch's own, which
 	// the handover envoyHotRestart wants there.
@@ -30,6 +33,20 @@ type PodData struct {
 	// IPs has an address of each family; IP is the first one.
 	IPs                 []string
 	Labels, Annotations map[string]string
+}
+
+// NamespaceData is what a template sees of the pod's namespace. Who may write pods has written none of it.
+type NamespaceData struct {
+	Name   string
+	object *corev1.Namespace
+}
+
+// egressNamesFunc is the name by which templates call EgressNames.
+const egressNamesFunc = "EgressNames"
+
+// EgressNames returns the names that the namespace's annotation allows. The error names the annotation, the namespace and the value.
+func (n NamespaceData) EgressNames() ([]intent.EgressName, error) {
+	return intent.EgressNames(n.object)
 }
 
 // NetworkData is what a template sees of the profile's ports.
@@ -161,13 +178,35 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.Builder.Write(p)
 }
 
+// readsEgressNames reports whether the template asks for the names that a pod's namespace allows, in whatever way.
+func (t Template) readsEgressNames() (reads bool) {
+	for _, one := range t.parsed.Templates() {
+		if one.Tree == nil {
+			continue
+		}
+		walk(one.Root, true, func(n parse.Node, _ bool) {
+			var path []string
+			switch n := n.(type) {
+			case *parse.FieldNode:
+				path = n.Ident
+			case *parse.VariableNode:
+				path = n.Ident
+			case *parse.ChainNode:
+				path = n.Field
+			}
+			reads = reads || slices.Contains(path, egressNamesFunc)
+		})
+	}
+	return reads
+}
+
 // checkNames returns an error if the template names what only templates of the other kind see. Names below range, with and define are looked up in
 // something else, and are left to the renderer.
 func (t Template) checkNames(shared bool) error {
 	others, says := []string{"Pods", "Node", "Version"},
-		".%s is for shared proxies: a template of a container sees .Pod, .Network, .Epoch, .Slot, .HandoverSocket and .AdminSocket"
+		".%s is for shared proxies: a template of a container sees .Pod, .Namespace, .Network, .Epoch, .Slot, .HandoverSocket and .AdminSocket"
 	if shared {
-		others, says = []string{"Pod", "Epoch", "Slot", "HandoverSocket", "AdminSocket"},
+		others, says = []string{"Pod", "Namespace", "Epoch", "Slot", "HandoverSocket", "AdminSocket"},
 			".%s is for containers: a template of a shared proxy sees .Pods, .Network, .Node and .Version"
 	}
 	if t.parsed.Tree == nil {

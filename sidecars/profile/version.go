@@ -21,6 +21,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -40,6 +41,8 @@ type Version struct {
 
 	namespaces labels.Selector
 	files      []Template
+	// readsEgressNames reports whether a file has what the pod's namespace allows: a change of that needs a new proxy.
+	readsEgressNames bool
 }
 
 // Compile checks what the schema cannot, and parses the templates. The error says everything that is wrong.
@@ -70,6 +73,7 @@ func New(name string, spec Spec) (*Version, error) {
 			wrong = append(wrong, fmt.Errorf("file %q: %w", f.Name, err))
 		}
 		out.files = append(out.files, t)
+		out.readsEgressNames = out.readsEgressNames || err == nil && t.readsEgressNames()
 	}
 	if err := errors.Join(wrong...); err != nil {
 		return nil, err
@@ -120,6 +124,19 @@ func (p *Version) WithSpec(version Spec) *Version {
 
 func asksAlike(a, b *Probe) bool {
 	return a != nil && b != nil && a.TCPPort == b.TCPPort && a.SlotPorts == b.SlotPorts && equality.Semantic.DeepEqual(a.HTTPGet, b.HTTPGet)
+}
+
+// Wish returns what decides beside the version whether a proxy is outdated: the value of the pod's annotation restart-proxy and, if a file has them,
+// the names that the pod's namespace allows. It is "" if nothing does.
+func (p *Version) Wish(restart string, ns *corev1.Namespace) string {
+	if !p.readsEgressNames {
+		return restart
+	}
+	names := ""
+	if ns != nil {
+		names = ns.Annotations[intent.KeyEgressNames]
+	}
+	return restart + "\x00" + names
 }
 
 // MaxRunning says how many proxies of the profile may run at once in a sandbox; 1 means that one cannot take over from another.

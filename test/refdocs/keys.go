@@ -64,6 +64,10 @@ func ownKeys() []key {
 		{intent.KeyExcludeUsers, onBoth, "nothing, or users and ranges of users, each also with a port", "nothing", "users whose outbound traffic goes past the proxy, all of it or to one port"},
 		{intent.KeySidecar, onBoth, "the name of a ProxyProfile; on a pod also `none`", "the agent runs no proxy", "the agent runs the pod's proxy by this profile; with `--sidecars` only"},
 		{
+			intent.KeyEgressNames, onNamespace, "nothing, or names, such as `api.example.com,*.example.org`", "nothing is allowed",
+			"names to which the namespace's pods may connect, for profiles whose files have them ([egress.md](../egress.md))",
+		},
+		{
 			intent.KeyRestartProxy, "pod", "anything, such as the time", "nothing",
 			"a new value has the agent replace the pod's proxy once; with `--sidecars` only",
 		},
