@@ -59,10 +59,11 @@ type fakeNode struct {
 	rules    map[podnet.Key]*fakeRules
 	slow     time.Duration // how long it takes to apply rules
 	earlier  []profile.Spec
-	manager  *Manager        // the last agent's
-	later    bool            // the pods ran when they chose the profile
-	apiHangs bool            // the API server does not answer
-	stuck    map[string]bool // pods whose rules stay as they are
+	manager  *Manager          // the last agent's
+	later    bool              // the pods ran when they chose the profile
+	apiHangs bool              // the API server does not answer
+	stuck    map[string]bool   // pods whose rules stay as they are
+	spaces   *corev1.Namespace // of all pods, if it says something
 }
 
 // fakeProxy is a container with a proxy. It is ready readyAfter its start; a negative time is never.

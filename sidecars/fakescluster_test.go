@@ -79,6 +79,9 @@ func (n *fakeNode) Choice(_ context.Context, s podnet.Sandbox) (Choice, error) {
 	}
 	var err error
 	out.Profile, err = object.compile()
+	if n.spaces != nil && err == nil {
+		out.Namespace, out.Restart = n.spaces, Wish(profile.Wish(out.Profile, n.wish, n.spaces))
+	}
 	out.Later = n.later && n.rules[s.Key()] == nil
 	return out, errors.Join(err, n.failures["choice"])
 }

@@ -180,6 +180,29 @@ func TestChoice_podWishesNewProxy_isRead(t *testing.T) {
 	}
 }
 
+// What a namespace allows passes the agent's cache, and a change of it is a wish for a new proxy where the profile's files have it. What a pod says does
+// not count.
+func TestChoice_namespaceAllowsNames_isRead(t *testing.T) {
+	wishes := map[string]string{}
+	for _, names := range []string{"a.example", "b.example"} {
+		for _, template := range []string{"{{ .Pod.Name }}", "{{ range .Namespace.EgressNames }}{{ .Name }}{{ end }}"} {
+			cluster := newChoosing()
+			cluster.ns.Annotations = map[string]string{intent.KeyEgressNames: names}
+			cluster.pod.Annotations[intent.KeyEgressNames] = "evil.example"
+			cluster.profile.Spec.Container.Files = []v1alpha1.File{{Name: "names", Template: template}}
+			got, err := cluster.read(t).Choice(t.Context(), theSandbox())
+			if err != nil || got.Namespace.Annotations[intent.KeyEgressNames] != names {
+				t.Fatalf("%+v, error %v", got, err)
+			}
+			files, err := profile.Instance{Version: got.Profile, Pod: cluster.pod, Namespace: got.Namespace}.Files()
+			if has := template != "{{ .Pod.Name }}"; err != nil || has != (files["names"] == names) || has != (got.Restart != "") || wishes[got.Restart] != "" && has {
+				t.Errorf("%s: file %q, wish %q, error %v", names, files["names"], got.Restart, err)
+			}
+			wishes[got.Restart] = names
+		}
+	}
+}
+
 // Whether the node is held is in the profile's status, which changes without the profile.
 func TestChoice_nodeIsNotAdmitted_isHeld(t *testing.T) {
 	cluster := newChoosing()

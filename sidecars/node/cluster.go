@@ -18,6 +18,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/sidecars/istio"
+	"istio-pod-network-controller/sidecars/profile"
 )
 
 type sidecarCluster struct {
@@ -97,7 +98,7 @@ func (c sidecarCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.
 	out.Name, out.Hash, out.Refusal, out.Held = has, found.hash, refusal, found.held
 	if err == nil && refusal == "" {
 		out.Profile, out.Later = found.usable, c.isLater(s, found, pod)
-		out.Restart = sidecars.Wish(out.Profile.Wish(restart, ns))
+		out.Restart = sidecars.Wish(profile.Wish(out.Profile, restart, ns))
 		if found.err != nil {
 			out.Hash, out.Unusable = found.usable.Hash, fmt.Sprintf("the present version of the ProxyProfile %q cannot be used, and the last one is: %v", has, found.err)
 		}

@@ -91,17 +91,17 @@ func TestWish_onlyOfProxiesWithNames_changesWithThem(t *testing.T) {
 		"no list, and an empty list": {with, &corev1.Namespace{}, sandboxes(""), false},
 		"a proxy without names":      {without, sandboxes("a.example"), sandboxes("b.example"), false},
 	} {
-		if got := c.p.Wish("", c.before) != c.p.Wish("", c.after); got != c.want {
+		if got := Wish(c.p, "", c.before) != Wish(c.p, "", c.after); got != c.want {
 			t.Errorf("%s: a new proxy: %t, want %t", name, got, c.want)
 		}
-		if c.p.Wish("1", c.after) == c.p.Wish("2", c.after) {
+		if Wish(c.p, "1", c.after) == Wish(c.p, "2", c.after) {
 			t.Errorf("%s: the pod's own wish is lost", name)
 		}
 	}
-	if got := without.Wish("1", sandboxes("a.example")); got != "1" {
+	if got := Wish(without, "1", sandboxes("a.example")); got != "1" {
 		t.Errorf("an update of the agent would replace all proxies: the wish is %q", got)
 	}
-	if got := with.Wish("", nil); got == "" {
+	if got := Wish(with, "", nil); got == "" {
 		t.Error("without a list nothing would tell that a proxy has one")
 	}
 }

@@ -128,7 +128,7 @@ func asksAlike(a, b *Probe) bool {
 
 // Wish returns what decides beside the version whether a proxy is outdated: the value of the pod's annotation restart-proxy and, if a file has them,
 // the names that the pod's namespace allows. It is "" if nothing does.
-func (p *Version) Wish(restart string, ns *corev1.Namespace) string {
+func Wish(p *Version, restart string, ns *corev1.Namespace) string {
 	if !p.readsEgressNames {
 		return restart
 	}

@@ -1,0 +1,66 @@
+package sidecars
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/intent"
+)
+
+// allow changes the names to which pods may connect.
+func (n *fakeNode) allow(m *Manager, names string, pods ...string) {
+	n.change(func() {
+		n.spaces = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: map[string]string{intent.KeyEgressNames: names}}}
+	})
+	for _, uid := range pods { // as the watch of namespaces does
+		m.Follow(sandboxOf(uid))
+	}
+	n.after(time.Minute)
+}
+
+// mustAllow wants a pod's proxy of an epoch to serve with a list of names.
+func (n *fakeNode) mustAllow(t *testing.T, m *Manager, uid string, epoch uint32, names string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(m.Homes.Of(sandboxOf(uid).Key()).Epoch(epoch).Files(), "names"))
+	if said := n.said[uid]; err != nil || string(text) != names || !said.Ready || said.Epoch != epoch || said.Restarts != 0 {
+		t.Errorf("%s: the file has %q, error %v, and the ManagedProxy says %+v", uid, text, err, said)
+	}
+}
+
+// Running proxies are replaced when their namespace allows other names. A list that is wrong leaves them the last one, keeps new pods from having a
+// proxy, and stops nobody else's upgrades.
+func TestNamespace_allowsOtherNames_proxiesAreReplaced(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.profile.Spec.Files = []v1alpha1.File{{Name: "names", Template: `{{ range .Namespace.EgressNames }}{{ .Name }};{{ end }}`}}
+		m, stop := agent()
+		defer stop()
+		n.allow(m, "a.example", "u1")
+		n.mustAllow(t, m, "u1", 0, "a.example;")
+		n.allow(m, "a.example,b.example", "u1")
+		n.mustAllow(t, m, "u1", 1, "a.example;b.example;")
+		n.allow(m, "a.example,b.example", "u1")
+		n.mustAllow(t, m, "u1", 1, "a.example;b.example;")
+
+		n.allow(m, "a.example, 192.0.2.1", "u1", "u2", "u3", "u4")
+		n.mustAllow(t, m, "u1", 1, "a.example;b.example;")
+		for _, uid := range []string{"u1", "u2"} {
+			want := "annotation " + intent.KeyEgressNames + ` of namespace shop: value "a.example, 192.0.2.1": item 2, "192.0.2.1", is an address`
+			if said := n.said[uid]; said.Ready != (uid == "u1") || !strings.Contains(said.Message, want) {
+				t.Errorf("%s: %+v", uid, said)
+			}
+		}
+		if len(n.running()) != 1 || m.Rollout.Paused("edge") {
+			t.Errorf("%d proxies run, paused: %t", len(n.running()), m.Rollout.Paused("edge"))
+		}
+		n.allow(m, "c.example", "u1", "u2", "u3", "u4")
+		n.mustAllow(t, m, "u2", n.said["u2"].Epoch, "c.example;")
+		n.mustAllow(t, m, "u1", n.said["u1"].Epoch, "c.example;")
+	})
+}
