@@ -109,9 +109,14 @@ func (s *space) lookup(t *testing.T, pod *corev1.Pod, args ...string) ([]string,
 // serveNames runs the world's resolver while the test runs.
 func serveNames(t *testing.T) {
 	t.Helper()
-	servers := []string{"203.0.113.53:53", "[2001:db8:1::53]:53"}
+	serveNamesAt(t, worldsAnswer(), "203.0.113.53:53", "[2001:db8:1::53]:53")
+}
+
+// serveNamesAt runs a resolver while the test runs, for which all names have the same two addresses, the one of IPv6 first.
+func serveNamesAt(t *testing.T, addresses []string, servers ...string) {
+	t.Helper()
 	server := exec.CommandContext(t.Context(), "testproxy", "resolve",
-		"-listen="+strings.Join(servers, ","), "-a=203.0.113.53", "-aaaa=2001:db8:1::53")
+		"-listen="+strings.Join(servers, ","), "-a="+addresses[1], "-aaaa="+addresses[0])
 	server.Stderr = os.Stderr
 	must(t, server.Start())
 	t.Cleanup(func() { _ = server.Wait() }) // by then its context has ended it
@@ -121,7 +126,7 @@ func serveNames(t *testing.T) {
 		}}
 		eventually(t, "the world's resolver", func(ctx context.Context) error {
 			got, err := resolver.LookupHost(ctx, "some.name.example.")
-			if err == nil && len(got) != len(worldsAnswer()) {
+			if err == nil && len(got) != len(addresses) {
 				err = fmt.Errorf("it answers %v", got)
 			}
 			return err

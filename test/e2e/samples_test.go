@@ -45,6 +45,8 @@ func sampleTests() map[string]func(t *testing.T, file string) {
 		"proxy-profile.yaml":              appliesSample,
 		"proxy-profile-envoy.yaml":        appliesSample,
 		"proxy-profile-nginx.yaml":        appliesSample, // TestReusePortHandover runs it
+		"proxy-profile-egress.yaml":       appliesSample, // TestEgress... run it
+		"egress-policies.yaml":            appliesSample,
 		"proxy-profile-istio.yaml":        appliesSample,
 		"proxy-profile-shared-envoy.yaml": appliesSample,
 		"proxy-profile-shared.yaml":       appliesSample, // TestSidecarShared... run it

@@ -109,8 +109,8 @@ func appliesSample(t *testing.T, file string) {
 	for _, document := range documents(t, file) {
 		text += "---\n" + string(document) + "\n"
 	}
-	// Nobody makes the samples' namespace here.
-	text = strings.ReplaceAll(text, "namespace: bookinfo", "namespace: "+s.name)
+	// Nobody makes the samples' namespaces here.
+	text = strings.NewReplacer("namespace: bookinfo", "namespace: "+s.name, "namespace: agents", "namespace: "+s.name).Replace(text)
 	cmd := exec.CommandContext(t.Context(), "kubectl", "apply", "--dry-run=server", "--validate=strict", "-f", "-")
 	cmd.Stdin = strings.NewReader(text)
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -1,7 +1,7 @@
 // Command testapp is both ends of a connection under test: a server that says which connection it sees, and clients that count answers.
 //
 //	testapp serve [-http PORTS] [-tcp PORTS] [-bind ADDR] [-banner TEXT] [-ask URL,...]
-//	testapp get [-n N] [-4|-6] [-timeout D] URL
+//	testapp get [-n N] [-host NAME,...] [-4|-6] [-timeout D] URL
 //	testapp lookup [-server ADDR:PORT] [-network udp|tcp] [-timeout D] NAME
 //	testapp dial [-n N] [-for D] [-every D] [-report D] [-last FILE] [-4|-6] [-timeout D] URL|HOST:PORT
 //	testapp pry [-max PID]
