@@ -188,7 +188,7 @@ cluster-down: ## Stop the one-node cluster and leave nothing behind
 	$(KC) down
 
 .PHONY: demo
-demo: ## Show the agent step by step on the one-node cluster. ISTIO=1: at last Istio's bookinfo, in a real mesh (the first build takes ten minutes more)
+demo: ## Show the agent step by step on the one-node cluster. EGRESS=1: also a pod that reaches only allowed names. ISTIO=1: at last Istio's bookinfo, in a real mesh (the first build takes ten minutes more)
 	hack/demo.sh
 
 .PHONY: demo-down

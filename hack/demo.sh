@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Shows the agent on a cluster: two pods with a proxy each, and one request between them that both proxies handle. Then the same pods without
-# a proxy in their spec, and an upgrade of their proxies under load. With ISTIO=1 in the environment also Istio's bookinfo in a real mesh.
+# a proxy in their spec, and an upgrade of their proxies under load. With EGRESS=1 in the environment also a pod that reaches only the names
+# that its namespace allows, with ISTIO=1 also Istio's bookinfo in a real mesh.
 #
 #   hack/demo.sh              on a one-node cluster of its own, which it starts; hack/preflight.sh looks at what it needs
 #   hack/demo.sh --existing   on the cluster that kubectl and helm in PATH reach (DEMO_KUBECONFIG names another one), with images that its
@@ -32,6 +33,8 @@ k() { $kubectl "$@"; }
 sidecars=managedproxies
 # shellcheck source=hack/demo/sidecars.sh
 source hack/demo/sidecars.sh
+# shellcheck source=hack/demo/egress.sh
+source hack/demo/egress.sh
 # shellcheck source=hack/demo/istio.sh
 source hack/demo/istio.sh
 
@@ -143,6 +146,7 @@ step "The rules in the network namespace of $details, with what they have counte
 k -n "$name" exec "$(agent_of bookinfo "$details")" -- $show | shown
 
 second_act
+egress_act
 third_act
 
 step "To look further"
@@ -157,7 +161,7 @@ if [[ ${managed:-} ]]; then
   note "$kubectl -n $name exec $(agent_of bookinfo-plain "$pod") -- /$name sidecar logs bookinfo-plain/$pod" "$kubectl describe proxyprofile bookinfo"
 fi
 if [[ $existing ]]; then
-  note "to remove everything:" "$kubectl delete namespace bookinfo bookinfo-plain" ${managed:+"$kubectl delete proxyprofile bookinfo"} \
+  note "to remove everything:" "$kubectl delete namespace bookinfo bookinfo-plain${EGRESS:+ agents}" ${managed:+"$kubectl delete proxyprofile bookinfo${EGRESS:+ egress}"} \
     "helm -n $name uninstall $name" "$kubectl delete namespace $name"
 else
   note "to remove everything:" "make demo-down"
