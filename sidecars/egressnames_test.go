@@ -41,26 +41,28 @@ func TestNamespace_allowsOtherNames_proxiesAreReplaced(t *testing.T) {
 		n.profile.Spec.Files = []v1alpha1.File{{Name: "names", Template: `{{ range .Namespace.EgressNames }}{{ .Name }};{{ end }}`}}
 		m, stop := agent()
 		defer stop()
-		n.allow(m, "a.example", "u1")
+		pods := []string{"u1", "u2", "u3", "u4"}
+		n.allow(m, "a.example", pods...)
 		n.mustAllow(t, m, "u1", 0, "a.example;")
-		n.allow(m, "a.example,b.example", "u1")
-		n.mustAllow(t, m, "u1", 1, "a.example;b.example;")
-		n.allow(m, "a.example,b.example", "u1")
-		n.mustAllow(t, m, "u1", 1, "a.example;b.example;")
+		n.allow(m, "a.example,b.example", pods...)
+		n.mustAllow(t, m, "u4", 1, "a.example;b.example;")
+		n.allow(m, "a.example,b.example", pods...)
+		n.mustAllow(t, m, "u4", 1, "a.example;b.example;")
 
-		n.allow(m, "a.example, 192.0.2.1", "u1", "u2", "u3", "u4")
-		n.mustAllow(t, m, "u1", 1, "a.example;b.example;")
-		for _, uid := range []string{"u1", "u2"} {
+		n.allow(m, "a.example, 192.0.2.1", append(pods, "new")...)
+		n.mustAllow(t, m, "u4", 1, "a.example;b.example;")
+		for _, uid := range []string{"u1", "u4", "new"} {
 			want := "annotation " + intent.KeyEgressNames + ` of namespace shop: value "a.example, 192.0.2.1": item 2, "192.0.2.1", is an address`
-			if said := n.said[uid]; said.Ready != (uid == "u1") || !strings.Contains(said.Message, want) {
+			if said := n.said[uid]; said.Ready != (uid != "new") || !strings.Contains(said.Message, want) {
 				t.Errorf("%s: %+v", uid, said)
 			}
 		}
-		if len(n.running()) != 1 || m.Rollout.Paused("edge") {
+		if len(n.running()) != len(pods) || m.Rollout.Paused("edge") {
 			t.Errorf("%d proxies run, paused: %t", len(n.running()), m.Rollout.Paused("edge"))
 		}
-		n.allow(m, "c.example", "u1", "u2", "u3", "u4")
-		n.mustAllow(t, m, "u2", n.said["u2"].Epoch, "c.example;")
-		n.mustAllow(t, m, "u1", n.said["u1"].Epoch, "c.example;")
+		n.allow(m, "c.example", append(pods, "new")...)
+		for _, uid := range append(pods, "new") {
+			n.mustAllow(t, m, uid, n.said[uid].Epoch, "c.example;")
+		}
 	})
 }
