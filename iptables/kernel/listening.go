@@ -38,9 +38,13 @@ const (
 	maxListeners = 8192
 )
 
-// ParkedQueue is how many connections may wait in one listener that stands in for a proxy (package parking). The number also tells such listeners, of
-// any agent, from the proxy's: sockets of both have the same owner.
-const ParkedQueue = 113
+// ParkedQueue is how many connections may wait in one listener that stands in for a proxy (package parking), and SmallParkedQueue how many in a pod with
+// a smaller net.core.somaxconn (4096 by default). The numbers also tell such listeners, of any agent, from the proxy's: sockets of both have the same
+// owner.
+const (
+	ParkedQueue      = 3779
+	SmallParkedQueue = 113
+)
 
 // Listening returns the ports on which a pod listens for others, without those of its proxy. It implements controllers.Listeners.
 func (n Namespaces) Listening(ctx context.Context, at podnet.Place, isProxy func(uid uint32) bool) ([]uint16, error) {
@@ -117,7 +121,7 @@ func EachListener(ctx context.Context, ns *netns.NS, f func(Socket) (more bool))
 }
 
 func exceptParked(f func(Socket) (more bool)) func(Socket) (more bool) {
-	return func(s Socket) (more bool) { return s.Most == ParkedQueue || f(s) }
+	return func(s Socket) (more bool) { return s.Most == ParkedQueue || s.Most == SmallParkedQueue || f(s) }
 }
 
 // Waiting returns how many connections to a port nobody has accepted yet.

@@ -85,10 +85,27 @@ func (l listener) open(spec iptables.Spec) (*spot, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = unix.Listen(fd, kernel.ParkedQueue); err != nil {
+	if err = listenWith(fd, kernel.ParkedQueue); errors.Is(err, errSmaller) {
+		err = listenWith(fd, kernel.SmallParkedQueue)
+	}
+	if err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
 	return &spot{file: os.NewFile(uintptr(fd), "parked"), port: l.port}, nil
+}
+
+var errSmaller = errors.New("net.core.somaxconn allows fewer connections to wait")
+
+// listenWith has a socket listen, or changes how many connections may wait. The kernel makes the number smaller without a word.
+func listenWith(fd, queue int) error {
+	if err := unix.Listen(fd, queue); err != nil {
+		return err
+	}
+	info, err := unix.GetsockoptTCPInfo(fd, unix.SOL_TCP, unix.TCP_INFO)
+	if err == nil && info.Sacked != uint32(queue) { // of a listener: sk_max_ack_backlog (tcp_get_info in net/ipv4/tcp.c)
+		err = errSmaller
+	}
+	return err
 }
 
 // bind makes a socket of the proxy's owner, bound to its address and port. MPTCP is not spoken: the kernel resets such clients when it moves them.

@@ -30,16 +30,17 @@ func wantParked(t *testing.T, s site, hosts []string) {
 	t.Helper()
 	s.learn(t, hosts...)
 	s.park(t, 10*time.Second)
-	results := s.dial(t, 10)
-	s.awaitParked(t, 40)
+	const each, all = 130, 4 * 130
+	results := s.dial(t, each)
+	s.awaitParked(t, all)
 	began := time.Now()
 	s.listen(t, hosts...)
 	last := wantAnswered(t, results)
-	t.Logf("the last of 40 parked connections was answered %s after the proxy began to listen", last.Sub(began))
+	t.Logf("the last of %d parked connections was answered %s after the proxy began to listen", all, last.Sub(began))
 	if n := s.held(t); n > 0 {
 		t.Errorf("%d packets were dropped, and sent again", n)
 	}
-	s.awaitCounts(t, Counts{HandedOver: 40})
+	s.awaitCounts(t, Counts{HandedOver: all})
 }
 
 // wantAnswered returns when the last connection was answered.
@@ -189,10 +190,21 @@ func TestPark_portIsTaken_othersAreParked(t *testing.T) {
 	}
 }
 
-// Nobody looks for the proxy while no connection waits, and what looks for listeners does not see ours.
+// Nobody looks for the proxy while no connection waits, and what looks for listeners does not see ours, however many may wait in them.
 func TestPark_nothingWaits_nobodyLooks(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, iptables.ModeRedirect)
+	for _, most := range []string{"4096", "128"} {
+		t.Run("somaxconn "+most, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, iptables.ModeRedirect)
+			kerneltest.Sysctl(t, s.pod, "net/core/somaxconn", most)
+			wantUnnoticed(t, s)
+		})
+	}
+}
+
+func wantUnnoticed(t *testing.T, s site) {
+	t.Helper()
 	s.learn(t, "0.0.0.0", "::")
 	s.park(t, 10*time.Second)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
