@@ -217,3 +217,41 @@ func TestHoldInjectedProxyComesLate(t *testing.T) {
 		})
 	}
 }
+
+// manyChoose is how many pods choose a profile at once, unless E2E_HOLD_PODS says otherwise. The full size is 60.
+const manyChoose = 12
+
+// Pods that run and choose a profile, all at once and under traffic, lose no connection on their way to the proxies.
+//
+//e2e:rounds nri
+func TestHoldManyPodsChooseAtOnce(t *testing.T) {
+	t.Parallel()
+	m := newManaged(t)
+	m.annotateSelf(t, map[string]any{keySidecar: nil})
+	var pods []*corev1.Pod
+	for i := range amount(t, "E2E_HOLD_PODS", manyChoose) {
+		pods = append(pods, m.create(t, newPod(fmt.Sprintf("many-%d", i), nil, appContainer(), corev1.Container{
+			Name: "dials", Image: "localhost/testapp:1",
+			Args: []string{"dial", "-report", "200ms", "-every", "100ms", "-timeout", "20s", "http://" + families()[0].at(byte(1+i%200), worldPort).String() + "/"},
+		})))
+	}
+	for i := range pods {
+		pods[i] = m.await(t, pods[i].Name, isRunning)
+	}
+	m.awaitMore(t, pods)
+	m.annotateSelf(t, map[string]any{keySidecar: m.profile})
+	for _, pod := range pods {
+		m.awaitSidecar(t, pod.Name, isServing(0))
+	}
+	m.awaitMore(t, pods)
+	dialled := 0
+	must(t, m.eachDials(t.Context(), pods, func(said summary) error {
+		dialled += said.OK
+		if said.Failed > 0 {
+			t.Errorf("%d connections failed: %v", said.Failed, said.Errors)
+		}
+		return nil
+	}))
+	t.Logf("%d pods chose at once: %d connections", len(pods), dialled)
+	m.wantProxied(t, pods[0])
+}
