@@ -85,7 +85,10 @@ func (r secretReader) read(ctx context.Context, source grantedSource) (files map
 		}
 	case source.ConfigMap != nil:
 		files, err = r.from.ConfigMap(ctx, r.namespace, *source.ConfigMap)
-		if err != nil && !(source.ConfigMap.Optional && errors.Is(err, ErrNoConfigMap)) {
+		if source.ConfigMap.Optional && errors.Is(err, ErrNoConfigMap) {
+			return nil, time.Time{}, nil
+		}
+		if err != nil {
 			return nil, time.Time{}, fmt.Errorf("ConfigMap %q of the pod's namespace: %w", source.ConfigMap.Name, err)
 		}
 	case source.ServiceAccountToken != nil:

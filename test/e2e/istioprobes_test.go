@@ -31,16 +31,18 @@ func (o outside) probes(t *testing.T) {
 			c.LivenessProbe = &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 2, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(int32(meshPort))}}}
 		}
 	}
-	start := func(version string, change ...func(*corev1.Pod)) *corev1.Pod {
+	start := func(version string, change ...func(*corev1.Pod)) {
 		pod := m.member(t, "probed", version)
 		for _, f := range change {
 			f(pod)
 		}
-		return m.create(t, pod)
+		m.create(t, pod)
 	}
 	web := intstr.FromString("web")
 	start("v1", by(web))
-	start("asis", by(web), func(pod *corev1.Pod) { pod.Annotations = map[string]string{"sidecar.istio.io/rewriteAppHTTPProbers": "false"} })
+	start("asis", by(web), func(pod *corev1.Pod) {
+		pod.Annotations = map[string]string{"sidecar.istio.io/rewriteAppHTTPProbers": "false"}
+	})
 	start("silent", by(intstr.FromInt32(9999)))
 	pod := m.await(t, "probed-v1", isReadyNow)
 	eventually(t, "the refusal of a client without a certificate", func(ctx context.Context) error { return refused(fromOutside(ctx, pod)) })
