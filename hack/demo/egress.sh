@@ -9,12 +9,7 @@ start_agent() {
   step "Egress: a pod that may connect to the names in an annotation of its namespace (config/samples/proxy-profile-egress.yaml)"
   sed -e "s|localhost/haproxy:1|${DEMO_PROXY_IMAGE:-localhost/haproxy:1}|" config/samples/proxy-profile-egress.yaml | k apply -f - | shown
   k annotate namespace agents --overwrite "pod-network-controller.istio.io/egress-names=$1,$2" | shown
-  printf '%s\n' 'apiVersion: v1' 'kind: Pod' 'metadata: {name: agent, namespace: agents}' 'spec:' \
-    '  readinessGates: [{conditionType: pod-network-controller.istio.io/initialized}]' \
-    '  securityContext: {runAsUser: 1000, runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}' \
-    '  terminationGracePeriodSeconds: 1' \
-    "  containers: [{name: app, image: ${DEMO_APP_IMAGE:-localhost/testapp:1}, args: [serve]," \
-    '    securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}}]' | k apply -f - | shown
+  sed -e "s|localhost/testapp:1|${DEMO_APP_IMAGE:-localhost/testapp:1}|" hack/demo/egress.yaml | k apply -f - | shown
   k -n agents wait --for=condition=Ready pod/agent --timeout 3m >/dev/null
 }
 

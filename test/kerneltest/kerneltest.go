@@ -27,9 +27,7 @@ const (
 // New makes a fresh namespace with lo up. Without the right to, the test is skipped, or fails where REQUIRE_KERNEL is set.
 func New(t testing.TB) *netns.NS {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		SkipOrFail(t, "network namespaces need root; this is uid %d", os.Geteuid())
-	}
+	Root(t)
 	ns, err := netns.New()
 	must(t, err)
 	t.Cleanup(func() { must(t, ns.Close()) })
@@ -41,6 +39,22 @@ func New(t testing.TB) *netns.NS {
 		return netlink.LinkSetUp(lo)
 	}))
 	return ns
+}
+
+// Root ends a test that an ordinary user cannot run.
+func Root(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		SkipOrFail(t, "it needs root; this is uid %d", os.Geteuid())
+	}
+}
+
+// File ends a test without a file that it needs.
+func File(t testing.TB, path string) {
+	t.Helper()
+	if _, err := os.Stat(path); err != nil {
+		SkipOrFail(t, "it needs %s", path)
+	}
 }
 
 // NewPod makes a pod's namespace with eth0 and a world that routes everything back, joined by a veth pair.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"istio-pod-network-controller/hack/cluster/internal/kerneltest"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 func TestHierarchiesOfEachKindOfMachine(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"istio-pod-network-controller/hack/cluster/internal/kerneltest"
 	"istio-pod-network-controller/hack/cluster/internal/space"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // On a machine that has not moved to v2, its controllers are bound to v1. What is left over, often only hugetlb, is enough to see that

@@ -4,8 +4,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"istio-pod-network-controller/hack/cluster/internal/kerneltest"
 	"istio-pod-network-controller/hack/cluster/internal/layout"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 func TestStoreIsNamedByTheSourcesButNotTheirTests(t *testing.T) {

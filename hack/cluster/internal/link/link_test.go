@@ -8,10 +8,10 @@ import (
 	"syscall"
 	"testing"
 
-	"istio-pod-network-controller/hack/cluster/internal/kerneltest"
 	"istio-pod-network-controller/hack/cluster/internal/link"
 	"istio-pod-network-controller/hack/cluster/internal/plan"
 	"istio-pod-network-controller/hack/cluster/internal/space"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // TestNamespacesReachEachOtherAndNothingElse makes the two namespaces as `kc up` does and dials from the node's.

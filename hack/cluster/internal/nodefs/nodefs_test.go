@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"istio-pod-network-controller/hack/cluster/internal/kerneltest"
 	"istio-pod-network-controller/hack/cluster/internal/space"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 func TestNodeWritesStandardPathsAndTheMachineKeepsItsOwn(t *testing.T) {

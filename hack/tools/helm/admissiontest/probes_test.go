@@ -3,7 +3,6 @@ package admissiontest
 import (
 	"context"
 	"errors"
-	"flag"
 	"os"
 	"strings"
 	"testing"
@@ -15,8 +14,6 @@ import (
 )
 
 const keyProbers = apiGroup + "/app-probers"
-
-var update = flag.Bool("update", false, "write what the policy makes of the probed pod")
 
 // rewritesProbes compares what becomes of a pod's probes with the file of which the agent's tests make pilot-agent's configuration. The profiles
 // are the samples.
@@ -40,12 +37,8 @@ func (s *server) rewritesProbes(t *testing.T) {
 		}
 		return err
 	})
-	got := &corev1.Pod{Spec: corev1.PodSpec{InitContainers: admitted.Spec.InitContainers, Containers: admitted.Spec.Containers}}
-	got.Annotations = admitted.Annotations
-	if *update {
-		text, err := yaml.Marshal(got)
-		must(t, errors.Join(err, os.WriteFile(data+"admitted.yaml", text, 0o600)))
-	}
+	spec := corev1.PodSpec{InitContainers: admitted.Spec.InitContainers, Containers: admitted.Spec.Containers}
+	got := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: admitted.Annotations}, Spec: spec}
 	same(t, podIn(t, data+"admitted.yaml"), got, "what the policy makes of a pod")
 	later := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "later-", Namespace: "shop", Annotations: got.Annotations}, Spec: *admitted.Spec.DeepCopy()}
 	added := corev1.Container{Name: "late", Image: "a", LivenessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(9)}}}}
@@ -56,9 +49,6 @@ func (s *server) rewritesProbes(t *testing.T) {
 	if text := strings.TrimSuffix(got.Annotations[keyProbers], "}") + `,"/app-health/late/livez":{"tcpSocket":{"port":9}}}`; created.Annotations[keyProbers] != text {
 		t.Errorf("with a container that was added: %s, want %s", created.Annotations[keyProbers], text)
 	}
-	chooses := func(profile string) func(*corev1.Pod) {
-		return func(p *corev1.Pod) { p.Annotations = map[string]string{keySidecar: profile} }
-	}
 	chooseNothing := func(p *corev1.Pod) { p.Annotations = nil }
 	for name, c := range map[string]struct {
 		pod      *corev1.Pod
@@ -67,8 +57,8 @@ func (s *server) rewritesProbes(t *testing.T) {
 		"chosen by the namespace":       {probed("choosing", chooseNothing), true},
 		"a status port of its own":      {probed("shop", annotate("status.sidecar.istio.io/port", "15029")), true},
 		"refused by Istio's annotation": {probed("shop", annotate("sidecar.istio.io/rewriteAppHTTPProbers", "False")), false},
-		"another profile":               {probed("choosing", chooses("haproxy")), false},
-		"none":                          {probed("choosing", chooses("none")), false},
+		"another profile":               {probed("choosing", chooseNothing, annotate(keySidecar, "haproxy")), false},
+		"none":                          {probed("choosing", chooseNothing, annotate(keySidecar, "none")), false},
 		"not redirected":                {probed("shop", annotate(initialize, "false")), false},
 		"injected":                      {probed("shop", container("istio-proxy")), false},
 		"on the node's network":         {probed("shop", hostNetwork), false},

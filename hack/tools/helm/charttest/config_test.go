@@ -17,7 +17,8 @@ func TestConfigDecodesStrictly(t *testing.T) {
 		kinds   string
 	}{
 		"kubernetes.yaml": {8, bounds}, "openshift.yaml": {10, bounds}, "admission.yaml": {3, "MutatingAdmissionPolicy MutatingAdmissionPolicyBinding"},
-		"namespace.yaml": {1, ""}, "samples/namespace.yaml": {1, ""}, "samples/pod.yaml": {1, ""}, "samples/proxy-profile*.yaml": {0, ""}, // admissiontest creates them
+		"namespace.yaml": {1, ""}, "samples/namespace.yaml": {1, ""}, "samples/pod.yaml": {1, ""}, "samples/proxy-profile-egress.yaml": {1, "Namespace"},
+		"samples/proxy-profile-[^e]*.yaml": {0, ""}, "samples/proxy-profile.yaml": {0, ""}, "samples/proxy-profile-envoy.yaml": {0, ""}, // admissiontest creates them
 	} {
 		files, err := filepath.Glob(filepath.Join(configDir, pattern))
 		if err != nil || len(files) == 0 {

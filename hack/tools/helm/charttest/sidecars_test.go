@@ -158,7 +158,7 @@ func TestIstio_names_areThereOnce(t *testing.T) {
 			named = append(named, r.object)
 		}
 	}
-	if got := made.arguments(t)["sidecar-token-audiences"]; got != "istio-ca,vault" || !slices.Equal(named, []string{"ca", "istio-ca-root-cert"}) {
+	if got := made.arguments(t)["sidecar-token-audiences"]; got != "istio-ca,vault" || !slices.Equal(named, []string{"ca", "istio-ca-root-cert", "istio-ca-crl"}) {
 		t.Errorf("--sidecar-token-audiences=%s, ConfigMaps %v", got, named)
 	}
 }
