@@ -53,6 +53,7 @@ func TestIstioOutside(t *testing.T) {
 	}{
 		{"identities", o.identities},
 		{"probes", o.probes},
+		{"transparent", o.transparent},
 		{"bookinfo", o.bookinfo},
 		{"upgrades", o.upgrades},
 		{"revisions", o.revisions},

@@ -6,11 +6,14 @@ import (
 	"net"
 	"slices"
 	"time"
+
+	"istio-pod-network-controller/test/e2e/xdsenvoy/upstream"
 )
 
 // listen opens a socket and accepts from it; with the lock held.
 func (l *Listeners) listen(ctx context.Context, address string) error {
-	socket, err := open(ctx, address)
+	owner := l.ownerOf(address)
+	socket, err := open(ctx, address, owner != nil && owner.transparent)
 	if err != nil {
 		return err
 	}
@@ -66,6 +69,9 @@ func (l *Listeners) accepted(ctx context.Context, address string, socket *net.TC
 	if err := c.listener.inspect(c); err != nil {
 		c.end("look at the first bytes: " + err.Error())
 		return
+	}
+	if p.asClient {
+		ctx = upstream.From(ctx, c.source.Addr(), p.mark)
 	}
 	chain := c.listener.choose(c)
 	if chain == nil {

@@ -127,7 +127,6 @@ func TestParse_ofUnknownFilters_isClosedOrRefused(t *testing.T) {
 	}
 	for name, m := range map[string]*listenerv3.Listener{
 		"a listener filter":        {ListenerFilters: []*listenerv3.ListenerFilter{{Name: "envoy.filters.listener.proxy_protocol"}}},
-		"a transparent socket":     {Transparent: wrapperspb.Bool(true)},
 		"a way of securing":        {FilterChains: []*listenerv3.FilterChain{{TransportSocket: &corev3.TransportSocket{Name: "envoy.transport_sockets.alts"}}}},
 		"a configuration of bytes": {FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{Name: "envoy.filters.network.tcp_proxy"}}}}},
 	} {

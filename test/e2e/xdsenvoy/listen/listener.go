@@ -2,7 +2,6 @@
 package listen
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -11,6 +10,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	originalsrcv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_src/v3"
 
 	"istio-pod-network-controller/test/e2e/xdsenvoy/stats"
 	"istio-pod-network-controller/test/e2e/xdsenvoy/upstream"
@@ -25,6 +25,9 @@ type listener struct {
 	inbound   bool
 	// original: the destination before it was redirected. handOff: its listener takes over.
 	original, handOff bool
+	// transparent: it takes connections to any address. asClient: connections to endpoints come from the client's address, with mark on their packets.
+	transparent, asClient bool
+	mark                  uint32
 	inspectors
 	chains   []*chain
 	fallback *chain
@@ -35,13 +38,10 @@ type listener struct {
 func (l *Listeners) parse(m *listenerv3.Listener) (*listener, error) {
 	l.Board.Fields(m.GetName(), m, "name", "address", "additional_addresses", "filter_chains", "default_filter_chain", "listener_filters", "listener_filters_timeout",
 		"continue_on_listener_filters_timeout", "traffic_direction", "use_original_dst", "bind_to_port", "access_log", "ignore_global_conn_limit",
-		"max_connections_to_accept_per_socket_event", "connection_balance_config", "enable_reuse_port", "metadata", "bypass_overload_manager", "per_connection_buffer_limit_bytes")
+		"transparent", "max_connections_to_accept_per_socket_event", "connection_balance_config", "enable_reuse_port", "metadata", "bypass_overload_manager", "per_connection_buffer_limit_bytes")
 	p := &listener{
 		name: m.GetName(), proto: m, bound: m.GetBindToPort() == nil || m.GetBindToPort().GetValue(), inbound: m.GetTrafficDirection() == corev3.TrafficDirection_INBOUND,
-		handOff: m.GetUseOriginalDst().GetValue(), original: m.GetUseOriginalDst().GetValue(),
-	}
-	if m.GetTransparent().GetValue() {
-		return nil, errors.New("transparent sockets are not understood")
+		transparent: m.GetTransparent().GetValue(), handOff: m.GetUseOriginalDst().GetValue(), original: m.GetUseOriginalDst().GetValue(),
 	}
 	if m.GetInternalListener() != nil {
 		l.Board.Unknown(m.GetName(), "internal listener")
@@ -110,6 +110,12 @@ func (p *listener) readListenerFilters(m *listenerv3.Listener) error {
 		switch f.GetName() {
 		case "envoy.filters.listener.original_dst":
 			p.original = true
+		case "envoy.filters.listener.original_src":
+			var source originalsrcv3.OriginalSrc
+			if err := f.GetTypedConfig().UnmarshalTo(&source); err != nil {
+				return fmt.Errorf("listener filter %s: %w", f.GetName(), err)
+			}
+			p.asClient, p.mark = true, source.GetMark()
 		case "envoy.filters.listener.tls_inspector":
 			p.inspectTLS = enabled
 		case "envoy.filters.listener.http_inspector":

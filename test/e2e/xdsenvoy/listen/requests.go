@@ -16,6 +16,7 @@ import (
 
 	"istio-pod-network-controller/test/e2e/xdsenvoy/rbac"
 	"istio-pod-network-controller/test/e2e/xdsenvoy/route"
+	"istio-pod-network-controller/test/e2e/xdsenvoy/upstream"
 )
 
 // requestProxy serves requests, of HTTP/1.1 and HTTP/2.
@@ -56,7 +57,12 @@ func (l *Listeners) newRequests(of *listener, c *chain, f *listenerv3.Filter) (*
 	p.proxy = p.newProxy()
 	p.server = &http.Server{
 		Handler: p, Protocols: new(http.Protocols), ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(l.Log.Handler(), slog.LevelDebug),
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			if of, is := c.(*conn); is && of.counted.asClient {
+				ctx = upstream.From(ctx, of.source.Addr(), of.counted.mark)
+			}
+			return context.WithValue(ctx, connKey{}, c)
+		},
 	}
 	p.server.Protocols.SetHTTP1(true)
 	p.server.Protocols.SetUnencryptedHTTP2(true)

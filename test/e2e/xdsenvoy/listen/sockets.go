@@ -11,13 +11,20 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/test/e2e/xdsenvoy/upstream"
 )
 
-// open makes a listening socket that shares its port with those of the same user.
-func open(ctx context.Context, address string) (net.Listener, error) {
-	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+// open makes a listening socket that shares its port with those of the same user, and that takes connections to any address if it is transparent.
+func open(ctx context.Context, address string, transparent bool) (net.Listener, error) {
+	config := net.ListenConfig{Control: func(_, address string, raw syscall.RawConn) error {
 		var failed error
-		err := raw.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
+		err := raw.Control(func(fd uintptr) {
+			failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+			if transparent {
+				failed = errors.Join(failed, upstream.Transparent(int(fd), address))
+			}
+		})
 		return errors.Join(err, failed)
 	}}
 	// Without the family, package net would listen for both at the unspecified address of IPv6.

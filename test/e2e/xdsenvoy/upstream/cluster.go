@@ -213,6 +213,9 @@ func (s *socket) dial(ctx context.Context, network, address string, alpn []strin
 			}
 		}
 	}
+	if from, as := sourceOf(ctx); as {
+		dialer.LocalAddr, dialer.Control = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from.address, 0)), from.control
+	}
 	conn, err := dialer.DialContext(ctx, network, address)
 	if err != nil {
 		return nil, ConnectError{err}

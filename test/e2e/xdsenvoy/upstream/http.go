@@ -54,6 +54,9 @@ type plain struct{ net.Conn }
 func (c *Cluster) RoundTrip(r *http.Request, e Endpoint, downstreamMajor int) (*http.Response, error) {
 	r.URL.Scheme, r.URL.Host = "http", e.Address
 	s := c.socketOf(e)
+	if _, as := sourceOf(r.Context()); as {
+		r.Close = true // the connection is one client's
+	}
 	if c.http2 || c.likeDownstream && downstreamMajor == 2 {
 		return s.http2.RoundTrip(r)
 	}
