@@ -145,6 +145,7 @@ func TestConfigMap_missing_hundredProxiesAskAsOne(t *testing.T) {
 			}
 			<-time.After(10 * time.Second)
 		}
+		synctest.Wait()
 		api.tells.Add(rootCert("late", "8"))
 		synctest.Wait()
 		c.mustHave(t, "late")
