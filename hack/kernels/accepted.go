@@ -16,6 +16,7 @@ func lacks() []lack {
 	return []lack{
 		{[]string{"5.10"}, regexp.MustCompile(`no SO_NETNS_COOKIE: it is older than Linux 5\.14$`)},
 		{[]string{"5.10"}, regexp.MustCompile(`^set net\.ipv4\.tcp_migrate_req: the kernel ignores it: it is older than Linux 5\.14$`)},
+		{[]string{"5.10"}, regexp.MustCompile(`moves no connections from a listener that closes: it is older than Linux 5\.14$`)},
 		{[]string{"5.10"}, regexp.MustCompile(`no tables with an owner: it is older than Linux 5\.12$`)},
 		{[]string{"5.10"}, regexp.MustCompile(`no egress chains: it is older than Linux 5\.16$`)},
 		{[]string{"5.10"}, regexp.MustCompile(`iptables-legacy on the node, too: it is older than Linux 5\.15$`)},
