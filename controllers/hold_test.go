@@ -245,6 +245,23 @@ func TestHold_withoutNRI_beginsWithTheStatus(t *testing.T) {
 	})
 }
 
+// An agent that starts is told of pods that run, and leaves the rules alone where proxies listen.
+func TestHold_agentMeetsRunningPod_listeningProxyIsNotWaitedFor(t *testing.T) {
+	for _, listens := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			b, l := newBench(t), &fakeListeners{}
+			holding(b)
+			if b.Listeners = l; listens {
+				l.ports = []uint16{15001, 15006}
+			}
+			b.pods.pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: intent.ProxyContainer, User: &corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{UID: 1337}}}}
+			if _, err := b.Ensure(t.Context(), NRI, announcedSandbox()); err != nil || b.holds() == listens {
+				t.Errorf("the proxy listens: %t, the rules hold: %t, error %v", listens, b.holds(), err)
+			}
+		})
+	}
+}
+
 // A proxy in the pod's spec that is made anew is waited for again.
 func TestCreating_proxyIsMadeAnew_isWaitedForAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -32,8 +32,8 @@ func TestManyPodsAtOnceCostOneWriteEach(t *testing.T) {
 	if n := after.writes("POST", "PUT", "DELETE") - before.writes("POST", "PUT", "DELETE"); n != 0 {
 		t.Errorf("the agent sent %v other requests that write, want none; its events: %s", n, s.agentEvents(t))
 	}
-	if n := after.ensured("changed") - before.ensured("changed"); n != many {
-		t.Errorf("the agent programmed %v namespaces, want %d", n, many)
+	if n := after.ensured("changed") - before.ensured("changed"); n < many || n > 2*many { // once more when the proxy listens, if it did not yet
+		t.Errorf("the agent programmed namespaces %v times, want %d to %d", n, many, 2*many)
 	}
 	list, err := s.pods().List(t.Context(), metav1.ListOptions{})
 	must(t, err)
