@@ -48,12 +48,17 @@ func inNamespace(ctx context.Context, netns, script string) (string, error) {
 	return string(out), nil
 }
 
-// generations are what the agent puts behind a set's name when it makes another one beside the old.
-var generations = regexp.MustCompile(`((?:set |@)[a-z-]+)\.\d+`)
+// generations are what the agent puts behind a set's name when it makes another one beside the old. waits is the chain that is there while a proxy
+// does not listen.
+var (
+	generations = regexp.MustCompile(`((?:set |@)[a-z-]+)\.\d+`)
+	waits       = regexp.MustCompile(`(?m)^\tchain hold \{\n(?:\t\t.*\n)*\t\}\n\n?`)
+)
 
 // programmed gives what the agent owns in a pod's network namespace, in a form that is the same for all pods that ask for the same.
 func programmed(ctx context.Context, netns string) (string, error) {
 	text, err := inNamespace(ctx, netns, programmedText)
+	text = strings.ReplaceAll(waits.ReplaceAllString(text, ""), "\n\n}", "\n}")
 	return generations.ReplaceAllString(text, "$1"), err
 }
 

@@ -235,7 +235,7 @@ func (r *powerRun) make(m chaos.Moment) {
 			// Without a proxy: what is redirected is refused.
 			dial := r.dialContainer(i)
 			dial.Args = append(dial.Args[:1:1], "-report=0", "-every=300ms", "-timeout=1s", dial.Args[len(dial.Args)-1])
-			r.create(r.t, newPod(fmt.Sprintf("starter-%d", i), asked(), dial))
+			r.create(r.t, newPod(fmt.Sprintf("starter-%d", i), map[string]string{keyInitialize: "true", keyHoldSeconds: "0"}, dial))
 		}
 	case chaos.Updating:
 		r.patchDaemonSet(r.t, map[string]any{"metadata": map[string]any{"annotations": map[string]any{"rolled": time.Now().String()}}})
