@@ -16,6 +16,25 @@ namespaceSelector: {}
 {{- end }}
 {{- end -}}
 
+{{- /* A policy's constraints: pods of namespaces that the agent may program, as they are created. */ -}}
+{{- define "agent.newPods" -}}
+{{ include "agent.matchDefaults" true }}
+namespaceSelector:
+  matchExpressions:
+    - key: kubernetes.io/metadata.name
+      operator: NotIn
+      values: {{ append .Values.excludeNamespaces .Release.Namespace | uniq | toJson }}
+resourceRules:
+  - apiGroups: [""]
+    apiVersions: [v1]
+    operations: [CREATE]
+    resources: [pods]
+    scope: "*"
+{{- end -}}
+
+{{- /* The words for false, as a list of CEL. */ -}}
+{{- define "agent.falseWords" -}}["0", "f", "F", "FALSE", "false", "False"]{{- end -}}
+
 {{- /* A policy's match condition: the caller is the agent, of whatever node. */ -}}
 {{- define "agent.isCaller" -}}
 - name: the-agent
