@@ -56,10 +56,8 @@ func explainProxy(w workload, ns *corev1.Namespace, from manifests) (*explainedP
 		env = append(env, istio.Variable{Name: e.Name, Value: cmp.Or(e.Value, e.FieldPath)})
 	}
 	if of := spec.Istio; of != nil {
-		sources, err := istio.Read(istio.ControlPlane{Revision: of.Revision, Namespace: of.Namespace}, from.configMap)
-		sources.ProxyConfigs = from.proxyConfigs
-		mesh, errParse := sources.Parse()
-		if err = cmp.Or(err, errParse); err != nil {
+		mesh, err := istio.ReadMesh(istio.ControlPlane{Revision: of.Revision, Namespace: of.Namespace}, from.configMap, from.proxyConfigs...)
+		if err != nil {
 			out.Unknown = err.Error()
 			return out, nil //nolint:nilerr // it is no fault of the pod
 		}

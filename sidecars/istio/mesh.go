@@ -78,12 +78,13 @@ type Sources struct {
 	ProxyConfigs []ProxyConfig `json:"proxyConfigs,omitempty"`
 }
 
-// ReadMesh reads and parses the ConfigMaps of a control plane.
-func ReadMesh(of ControlPlane, get func(namespace, name string) (*corev1.ConfigMap, error)) (*Mesh, error) {
+// ReadMesh reads and parses the ConfigMaps of a control plane. It takes the cluster's objects of kind ProxyConfig.
+func ReadMesh(of ControlPlane, get func(namespace, name string) (*corev1.ConfigMap, error), objects ...ProxyConfig) (*Mesh, error) {
 	s, err := Read(of, get)
 	if err != nil {
 		return nil, err
 	}
+	s.ProxyConfigs = objects
 	return s.Parse()
 }
 
