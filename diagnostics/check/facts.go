@@ -92,7 +92,7 @@ type Pod struct {
 	Profile         string   // the ProxyProfile that it has chosen
 	Misplaced       []string // keys that nearly are ours
 	Ending          []string // images at registries that end
-	Refused         []string // probes that mTLS mode STRICT refuses
+	Refused         []string // probes that mTLS mode STRICT refuses, of a pod with a profile
 	MemoryRoom      int64    // bytes, as memoryRoom has it
 	MemoryLimited   bool
 	Status          string // the agent's annotation

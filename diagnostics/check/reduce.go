@@ -42,7 +42,7 @@ func podOf(pod *corev1.Pod, namespace map[string]string, config intent.Config) P
 		OwnRuntime: pod.Spec.RuntimeClassName != nil, Misplaced: intent.Misplaced(pod.Annotations, pod.Labels),
 	}
 	p.MemoryRoom, p.MemoryLimited = memoryRoom(pod)
-	p.Ending, p.Refused = endingImages(pod), istio.RefusedProbes(pod)
+	p.Ending = endingImages(pod)
 	p.Revision, p.Injected = revisionOf(pod)
 	all := containersOf(pod)
 	for i := range all {
@@ -52,7 +52,9 @@ func podOf(pod *corev1.Pod, namespace map[string]string, config intent.Config) P
 		}
 	}
 	asks, err := intent.Of(pod, ns, config)
-	p.Profile = chosenProfile(pod, ns, config)
+	if p.Profile = chosenProfile(pod, ns, config); p.Profile != "" {
+		p.Refused = istio.RefusedProbes(pod)
+	}
 	p.Asked, p.Redirect, p.Reason = asks.Asked, asks.Redirect && err == nil, asks.Reason
 	if err != nil && asks.Asked {
 		p.Fault = err.Error()
