@@ -32,6 +32,8 @@ func (c sidecarCluster) CurrentPod(ctx context.Context, s podnet.Sandbox) (*core
 	return c.pods.Current(ctx, s)
 }
 
+const istiosRight = "the chart's value sidecars.istio gives the agent this right"
+
 // ConfigMapOf returns a ConfigMap of an Istio, nil if it is missing.
 func (c sidecarCluster) ConfigMapOf(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
 	found := &corev1.ConfigMap{}
@@ -40,7 +42,7 @@ func (c sidecarCluster) ConfigMapOf(ctx context.Context, namespace, name string)
 	case apierrors.IsNotFound(err):
 		return nil, nil
 	case apierrors.IsForbidden(err):
-		err = fmt.Errorf("%w: the chart's value sidecars.istio gives the agent this right", err)
+		err = fmt.Errorf("%w: %s", err, istiosRight)
 	}
 	return found, err
 }
@@ -54,7 +56,7 @@ func (c sidecarCluster) ProxyConfigs(ctx context.Context) ([]istio.ProxyConfig, 
 	case meta.IsNoMatchError(err), apierrors.IsNotFound(err):
 		return nil, nil
 	case apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("%w: the chart's value sidecars.istio gives the agent this right", err)
+		return nil, fmt.Errorf("%w: %s", err, istiosRight)
 	case err != nil:
 		return nil, fmt.Errorf("list Istio's ProxyConfigs: %w", err)
 	}
@@ -93,16 +95,14 @@ func (c sidecarCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.
 	if has == "" {
 		return out, err
 	}
-	restart := pod.Annotations[intent.KeyRestartProxy]
-	out.Namespace, out.Restart = ns, sidecars.Wish(restart)
-	out.Name, out.Hash, out.Refusal, out.Held = has, found.hash, refusal, found.held
+	out.Namespace, out.Name, out.Hash, out.Refusal, out.Held = ns, has, found.hash, refusal, found.held
 	if err == nil && refusal == "" {
 		out.Profile, out.Later = found.usable, c.isLater(s, found, pod)
-		out.Restart = sidecars.Wish(profile.Wish(out.Profile, restart, ns))
 		if found.err != nil {
 			out.Hash, out.Unusable = found.usable.Hash, fmt.Sprintf("the present version of the ProxyProfile %q cannot be used, and the last one is: %v", has, found.err)
 		}
 	}
+	out.Restart = sidecars.Wish(profile.Wish(out.Profile, pod.Annotations[intent.KeyRestartProxy], ns))
 	return out, err
 }
 

@@ -127,9 +127,9 @@ func asksAlike(a, b *Probe) bool {
 }
 
 // Wish returns what decides beside the version whether a proxy is outdated: the value of the pod's annotation restart-proxy and, if a file has them,
-// the names that the pod's namespace allows. It is "" if nothing does.
+// the names that the pod's namespace allows. It is "" if nothing does. p is nil for a profile that cannot be used.
 func Wish(p *Version, restart string, ns *corev1.Namespace) string {
-	if !p.readsEgressNames {
+	if p == nil || !p.readsEgressNames {
 		return restart
 	}
 	names := ""
