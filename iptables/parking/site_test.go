@@ -47,7 +47,7 @@ func newSite(t *testing.T, mode iptables.Mode) site {
 	s := site{lot: New(in), mode: mode}
 	s.pod, s.world = kerneltest.NewPod(t)
 	if identity, err := s.pod.Identity(); err == nil && identity.Cookie == 0 {
-		t.Skip("the kernel moves no connections from a listener that closes: it is older than Linux 5.14")
+		kerneltest.SkipOrFail(t, "the kernel moves no connections from a listener that closes: it is older than Linux 5.14")
 	}
 	rules, err := iptables.HoldingRules(specOf(mode), iptables.HoldBoth)
 	if err == nil {

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // sandboxes is a namespace whose pods may connect to some names.
@@ -53,10 +54,7 @@ func TestSamples_egress_wrongListIsRefused(t *testing.T) {
 
 // HAProxy reads the files, also empty and with as many names as an annotation has at most.
 func TestSamples_egress_haproxyTakesIt(t *testing.T) {
-	haproxy, err := exec.LookPath("haproxy")
-	if err != nil {
-		t.Skip("no haproxy")
-	}
+	haproxy := kerneltest.ProgramPath(t, "haproxy")
 	many := make([]string, 10000)
 	for i := range many {
 		many[i] = fmt.Sprintf("n%d.example", i)
