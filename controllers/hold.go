@@ -103,7 +103,7 @@ func holdOf(ctx context.Context, from Listeners, proxies Proxies, known Entry, v
 		h.since, h.done = time.Time{}, false
 	case h.done || h.since.IsZero() && !begins(v):
 		return hold{inSpec: true, done: h.done, limit: h.limit}, ""
-	case !v.by.early() || intent.IsProxyCreated(v.pod): // an agent that starts meets pods that run
+	case !v.by.early() || intent.IsProxyCreated(v.pod): // a new agent hears of running pods
 		if ports = missing(ctx, from, v, ports); len(ports) == 0 {
 			return hold{inSpec: true, done: true, limit: h.limit}, ""
 		}

@@ -245,7 +245,7 @@ func TestHold_withoutNRI_beginsWithTheStatus(t *testing.T) {
 	})
 }
 
-// An agent that starts is told of pods that run, and leaves the rules alone where proxies listen.
+// A new agent hears of running pods. Where their proxies listen, their rules stay.
 func TestHold_agentMeetsRunningPod_listeningProxyIsNotWaitedFor(t *testing.T) {
 	for _, listens := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {

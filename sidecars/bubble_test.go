@@ -53,7 +53,7 @@ func startAgent(t *testing.T, n *fakeNode, root string) (m *Manager, stop func()
 	}
 }
 
-// after lets time pass. What the test has read of the node came before what the agent writes then: the race detector is told by the lock.
+// after lets time pass. Taking the lock tells the race detector that the reads of the test come before the writes of the agent.
 func (n *fakeNode) after(d time.Duration) {
 	n.change(func() {})
 	<-time.After(d)

@@ -112,7 +112,7 @@ func FuzzEgressNames(f *testing.F) {
 	})
 }
 
-// A pod that would allow itself names is told that it cannot, and a list that cannot be read takes no pod's rules away.
+// A pod cannot allow itself names, and is told so. A wrong list takes no rules away.
 func TestOf_egressNames_leaveTheRulesAlone(t *testing.T) {
 	pod, ns := asking(nil)
 	want, err := Of(pod, ns, config())

@@ -37,7 +37,7 @@ func proxyConfig(defaults map[string]any, objects proxyConfigs, annotations map[
 	return config, variables, err
 }
 
-// overlay is what a pod's annotation changes.
+// overlay parses a pod's annotation keyConfig: some fields of a ProxyConfig.
 func overlay(text string) (map[string]any, error) {
 	over := map[string]any{}
 	if alias := aliasIn(text); alias != "" {

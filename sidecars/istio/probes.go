@@ -39,6 +39,15 @@ func proberOf(get *corev1.HTTPGetAction, tcp *corev1.TCPSocketAction, grpc *core
 	return &prober{get, tcp, grpc, timeout}
 }
 
+func (p *prober) actions() (n int) {
+	for _, is := range []bool{p.HTTPGet != nil, p.TCPSocket != nil, p.GRPC != nil} {
+		if is {
+			n++
+		}
+	}
+	return n
+}
+
 // port is the port that is probed. It points into the prober, but for gRPC, whose ports have no names.
 func (p *prober) port() *intstr.IntOrString {
 	switch {
@@ -51,7 +60,7 @@ func (p *prober) port() *intstr.IntOrString {
 	return &port
 }
 
-// probe is what the kubelet calls over the network of a container.
+// probe is a call of the kubelet, over the network, about a container.
 type probe struct {
 	*prober
 	container *corev1.Container
@@ -131,7 +140,7 @@ func probersOf(pod *corev1.Pod) (string, error) {
 		switch {
 		case at < 0 || path == "":
 			return wrong("%.80q is none of the pod's probes", path)
-		case of == nil || strings.Count(fmt.Sprint(of.HTTPGet != nil, of.TCPSocket != nil, of.GRPC != nil), "true") != 1:
+		case of == nil || of.actions() != 1:
 			return wrong("%s has not one of httpGet, tcpSocket and grpc", path)
 		}
 		port := of.port()

@@ -31,7 +31,7 @@ type ProxyConfig struct {
 	} `json:"spec"`
 }
 
-// layer is what the object changes, as a ProxyConfig of the mesh.
+// layer returns the object's settings under the names that the mesh's ProxyConfig has for them. It is empty for nil.
 func (c *ProxyConfig) layer() map[string]any {
 	out := map[string]any{}
 	if c == nil {

@@ -35,7 +35,7 @@ type PodData struct {
 	Labels, Annotations map[string]string
 }
 
-// NamespaceData is what a template sees of the pod's namespace. Who may write pods has written none of it.
+// NamespaceData is the namespace of a pod in its templates. The author of a pod cannot write any of it.
 type NamespaceData struct {
 	Name   string
 	object *corev1.Namespace

@@ -14,7 +14,7 @@ import (
 const (
 	// statusPort is pilot-agent's, whichever of two proxies serves.
 	statusPort uint16 = 15020
-	// probedUpgrades is how many proxies replace each other while the kubelet probes and somebody scrapes.
+	// probedUpgrades is the number of upgrades during probes and scrapes.
 	probedUpgrades = 20
 )
 
