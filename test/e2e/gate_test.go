@@ -32,8 +32,17 @@ func TestServicesSendNothingToAPodWithoutItsRules(t *testing.T) {
 	}
 	back()
 	s.wantEndpoint(t, true)
-	if a := s.askFrom(t, client, service); a.Banner != pod.Name || a.peer() != families()[0].passthrough {
-		t.Errorf("%s was answered by %q, who was asked by %s", service, a.Banner, a.peer())
+	var first answer
+	// kube-proxy hears of the endpoint when this test does, and writes its rules a moment later.
+	eventually(t, "the Service answers", func(context.Context) error {
+		text, err := s.tryFrom(t, client, "get", "-timeout=1s", "http://"+service.String()+"/")
+		if err == nil {
+			first = decode[answer](t, text)
+		}
+		return err
+	})
+	if first.Banner != pod.Name || first.peer() != families()[0].passthrough {
+		t.Errorf("%s was answered by %q, who was asked by %s", service, first.Banner, first.peer())
 	}
 }
 
