@@ -58,6 +58,7 @@ var rooms = []room{
 	},
 	{dir: "iptables/parking", own: "internal/jitter internal/netns internal/podnet iptables iptables/kernel", others: "golang.org/x/sys/unix"},
 	{dir: "runtime/cri", own: "internal/podnet", others: "google.golang.org/grpc k8s.io/cri-api"},
+	{dir: "runtime/kubelet", own: "internal/jitter internal/podnet", others: "google.golang.org/grpc k8s.io sigs.k8s.io/controller-runtime/pkg/log"}, // pods are what it gives
 	{dir: "runtime/docker", own: "internal/podnet", others: "github.com/containerd/errdefs github.com/moby/moby"}, // errdefs has the client's classes of errors
 	{
 		dir: "runtime/nri", own: "internal/jitter internal/podnet",
@@ -123,12 +124,12 @@ var rooms = []room{
 	{
 		floor: "wiring", dir: "agent", others: "github.com/containerd github.com/fsnotify github.com/go-logr github.com/moby github.com/prometheus golang.org/x google.golang.org k8s.io sigs.k8s.io",
 		own: "api/v1alpha1 controllers diagnostics/inspect diagnostics/inspectserver internal/agentstatus internal/apiauth internal/intent internal/jitter internal/netns internal/outage internal/podnet " +
-			"internal/selfreport internal/serving internal/sidecar iptables iptables/kernel iptables/parking runtime/cni runtime/cni/install runtime/cri runtime/docker runtime/nri sidecars/node",
+			"internal/selfreport internal/serving internal/sidecar iptables iptables/kernel iptables/parking runtime/cni runtime/cni/install runtime/cri runtime/docker runtime/kubelet runtime/nri sidecars/node",
 	},
 	{
 		dir: "agent/cli", others: "*",
 		own: "agent controllers diagnostics/check diagnostics/commands diagnostics/connectivity diagnostics/connectivity/originaldst internal/agentstatus internal/cmdline internal/intent " +
-			"internal/podnet internal/podreport iptables iptables/kernel iptables/xtables runtime/cni runtime/cni/install runtime/cri runtime/nri sidecars/node",
+			"internal/podnet internal/podreport iptables iptables/kernel iptables/xtables runtime/cni runtime/cni/install runtime/cri runtime/kubelet runtime/nri sidecars/node",
 	},
 
 	// The programs.

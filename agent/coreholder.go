@@ -3,9 +3,14 @@ package agent
 import (
 	"context"
 	"fmt"
+	"os"
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"istio-pod-network-controller/controllers"
@@ -27,11 +32,28 @@ type coreHolder struct {
 	core    atomic.Pointer[core]
 	ready   chan struct{}  // closed once there is a core
 	contact outage.Contact // with the API server
+	kept    *outage.Kept
+	source  podSource
 
 	awaiting atomic.Int32
 }
 
-func newCoreHolder() *coreHolder { return &coreHolder{ready: make(chan struct{})} }
+func newCoreHolder() *coreHolder {
+	h := &coreHolder{ready: make(chan struct{})}
+	h.kept = outage.NewKept("", &h.contact)
+	return h
+}
+
+// open prepares what the options say of where pods come from, and of what is kept.
+func (h *coreHolder) open(o Options) error {
+	if o.KeepDir != "" {
+		if err := os.MkdirAll(o.KeepDir, 0o700); err != nil {
+			return fmt.Errorf("--keep-dir: value %q: %w", o.KeepDir, err)
+		}
+	}
+	h.kept = outage.NewKept(o.KeepDir, &h.contact)
+	return h.source.open(o)
+}
 
 // set stores the core.
 func (h *coreHolder) set(c core) {
@@ -68,7 +90,7 @@ func (h *coreHolder) get() (core, error) {
 	if c := h.core.Load(); c != nil {
 		return *c, nil
 	}
-	if reason := h.contact.Err(); reason != nil {
+	if reason := h.lost(); reason != nil {
 		return core{}, fmt.Errorf("%w: %w", podnet.ErrPodsUnknown, reason)
 	}
 	return core{}, podnet.ErrPodsUnknown
@@ -86,12 +108,56 @@ func (h *coreHolder) watches() error {
 	if _, err := h.get(); err != nil {
 		return err
 	}
-	return h.contact.Err()
+	return h.lost()
+}
+
+// lost returns why the agent learns nothing new of pods or namespaces, or nil.
+func (h *coreHolder) lost() error {
+	if err := h.contact.Err(); err != nil {
+		return err
+	}
+	return h.source.state().Err
+}
+
+// podsFrom returns where pods come from, or "" before the first answer.
+func (h *coreHolder) podsFrom() string { return string(h.source.state().From) }
+
+// watched returns why the watch learns of no pod, for people. Without the API server it stays up: nobody could read it there, and all agents would
+// write when it is back.
+func (h *coreHolder) watched(ctx context.Context) error {
+	if err := h.check(ctx); err != nil {
+		return err
+	}
+	return h.source.state().Err
+}
+
+// newInformer makes the informers of the agent's cache.
+func (h *coreHolder) newInformer(lw toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, by toolscache.Indexers) toolscache.SharedIndexInformer {
+	switch name := keptName(kind); {
+	case name != "":
+		return h.kept.Informer(name, lw, kind, resync, by)
+	case isPod(kind):
+		return toolscache.NewSharedIndexInformer(h.source.over(h.contact.Asking(lw, kind)), kind, resync, by)
+	}
+	return h.contact.Informer(lw, kind, resync, by)
+}
+
+func isPod(kind runtime.Object) bool {
+	_, ok := kind.(*corev1.Pod)
+	return ok
+}
+
+// keptName returns the name of the file with the objects of a kind, or "". Without them no pod could be worked on.
+func keptName(kind runtime.Object) string {
+	if _, ok := kind.(*metav1.PartialObjectMetadata); ok {
+		return "namespaces"
+	}
+	return keptProxyName(kind)
 }
 
 // note returns what readiness says of an agent that is ready without the API server, or "".
 func (h *coreHolder) note() string {
-	if err := h.contact.Err(); err != nil {
+	if err := h.lost(); err != nil {
 		return oneLine(err.Error())
 	}
 	return ""

@@ -16,6 +16,7 @@ import (
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/runtime/cni"
+	"istio-pod-network-controller/runtime/kubelet"
 	"istio-pod-network-controller/runtime/nri"
 )
 
@@ -58,6 +59,11 @@ func (e ensurer) hostNetwork(ctx context.Context, s podnet.Sandbox) (hostNetwork
 	return pod.Spec.HostNetwork, true
 }
 
+// staticPods reports whether static pods are known by the UID that the runtime has: the kubelet gives them, and the agent has read its pods.
+func (e ensurer) staticPods() bool {
+	return e.core.isSet() && e.core.source.state().From == kubelet.Kubelet
+}
+
 // runnable is a part of the agent that runs until its ctx ends.
 type runnable func(context.Context) error
 
@@ -69,10 +75,9 @@ type hook struct {
 	state func(context.Context) error
 }
 
-// hooks returns the hooks that are switched on. An early hook that the runtime does not offer is down although the agent is ready. For people the
-// watch stays up without the API server: nobody could read it there, and all agents would write when it is back.
+// hooks returns the hooks that are switched on. An early hook that the runtime does not offer is down although the agent is ready.
 func (a *agent) hooks() []hook {
-	watch := hook{by: controllers.Watch, up: func() bool { return a.core.watches() == nil }, state: a.core.check}
+	watch := hook{by: controllers.Watch, up: func() bool { return a.core.watches() == nil }, state: a.core.watched}
 	return append([]hook{watch}, a.early...)
 }
 
@@ -100,7 +105,7 @@ func (a *agent) newNRI() ([]runnable, error) {
 	a.collectors = append(a.collectors, counters...)
 	n, err := nri.New(nri.Config{
 		Socket: a.NRI.Socket, Name: a.NRI.Name, Index: a.NRI.Index, Handler: e, Required: a.NRI.Mode == NRIRequired, FailOpen: a.FailOpen,
-		Creating:       e.creating,
+		Creating: e.creating, StaticPods: e.staticPods,
 		PassNamespaces: a.passNamespaces(), IsHost: guard.IsHost, HostNetwork: e.hostNetwork, Stopped: stopped,
 		Observe: observe,
 	})

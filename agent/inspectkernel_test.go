@@ -68,7 +68,7 @@ func newRealPod(t *testing.T, backend kernel.Backend, ns *netns.NS) realPod {
 		Config:  intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()},
 		Backend: backend, BackendName: "real", Namespaces: backend, Pods: startedPods{}, Reporter: p.kept, Ledger: ledger, Metrics: counters,
 	}
-	p.looker = inspectserver.NewLooker("node1", "", inspect.Agent{Backend: backend.Name()}, backend, func() (inspectserver.Core, client.Reader, error) { return p.core, cachedPod{}, nil })
+	p.looker = inspectserver.NewLooker("node1", "", func() inspect.Agent { return inspect.Agent{Backend: backend.Name()} }, backend, func() (inspectserver.Core, client.Reader, error) { return p.core, cachedPod{}, nil })
 	p.ensure(t, controllers.NRI, controllers.Changed)
 	return p
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	goruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -15,13 +17,12 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"istio-pod-network-controller/controllers"
-	"istio-pod-network-controller/internal/jitter"
-	"istio-pod-network-controller/internal/outage"
 )
 
 // cacheSyncTimeout is how long controllers wait for the API server's first list before the agent ends with an error. It is practically
@@ -29,14 +30,15 @@ import (
 const cacheSyncTimeout = 30 * 24 * time.Hour
 
 // newManager makes the manager. ended is closed on SIGTERM.
-func newManager(config *rest.Config, o Options, contact *outage.Contact, ended <-chan struct{}) (manager.Manager, error) {
+func newManager(config *rest.Config, o Options, holder *coreHolder, ended <-chan struct{}) (manager.Manager, error) {
 	scheme := goruntime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), authenticationv1.AddToScheme(scheme), addProxyKinds(scheme)); err != nil {
 		return nil, err
 	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme: scheme, Cache: o.cache(contact),
-		Controller: controllerOptions(),
+		Scheme: scheme, Cache: o.cache(holder.newInformer),
+		Controller:     controllerOptions(),
+		MapperProvider: knownKinds,
 		NewCache: func(config *rest.Config, options cache.Options) (cache.Cache, error) {
 			c, err := cache.New(config, options)
 			return endingCache{c, ended}, err
@@ -51,8 +53,8 @@ func newManager(config *rest.Config, o Options, contact *outage.Contact, ended <
 	return mgr, nil
 }
 
-func (o Options) cache(contact *outage.Contact) cache.Options {
-	out := controllers.CacheOptions(o.NodeName, o.Sidecars, contact)
+func (o Options) cache(newInformer controllers.NewInformer) cache.Options {
+	out := controllers.CacheOptions(o.NodeName, o.Sidecars, newInformer)
 	if o.Sidecars {
 		for _, kind := range proxyKinds(o) {
 			out.ByObject[kind] = cache.ByObject{Transform: cache.TransformStripManagedFields()}
@@ -86,38 +88,21 @@ func (c endingCache) WaitForCacheSync(ctx context.Context) bool {
 	return c.Cache.WaitForCacheSync(ctx) || ctx.Err() != nil
 }
 
-// reachAPI makes the manager, which needs the API server, and tries again until that succeeds or ctx ends.
-func reachAPI(ctx context.Context, config *rest.Config, o Options, contact *outage.Contact) (manager.Manager, error) {
-	for failures := 1; ; failures++ {
-		mgr, err := tryNewManager(ctx, config, o, contact)
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		contact.Note(ctx, "start", err)
-		if err == nil {
-			return mgr, nil
-		}
-		if !jitter.Wait(ctx, jitter.Bound(failures)) {
-			return nil, ctx.Err()
-		}
+// knownKinds maps the kinds of objects that the agent asks for, without a question to the API server, which may be away. It is asked about others.
+func knownKinds(config *rest.Config, h *http.Client) (meta.RESTMapper, error) {
+	known := meta.NewDefaultRESTMapper(nil)
+	for _, kind := range []string{"Pod", "ConfigMap", "ServiceAccount"} {
+		known.Add(corev1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
-}
-
-// tryNewManager calls newManager, which takes no ctx, and returns early if ctx ends.
-func tryNewManager(ctx context.Context, config *rest.Config, o Options, contact *outage.Contact) (mgr manager.Manager, err error) {
-	done := make(chan struct{})
-	var made manager.Manager
-	var errMade error
-	go func() {
-		defer close(done)
-		made, errMade = newManager(config, o, contact, ctx.Done())
-	}()
-	select {
-	case <-done:
-		return made, errMade
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	for _, kind := range []string{"Namespace", "Node"} {
+		known.Add(corev1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeRoot)
 	}
+	mapProxyKinds(known)
+	others, err := apiutil.NewDynamicRESTMapper(config, h)
+	if err != nil {
+		return nil, err
+	}
+	return meta.FirstHitRESTMapper{MultiRESTMapper: meta.MultiRESTMapper{known, others}}, nil
 }
 
 // setCoreOnceSynced waits until the caches hold the node's pods and the namespaces, and then stores the core.

@@ -10,16 +10,23 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"istio-pod-network-controller/controllers"
-	"istio-pod-network-controller/internal/outage"
 	"istio-pod-network-controller/runtime/nri"
 )
 
 // registerMetrics registers the metrics of hooks and readiness. All parts of the agent must have been made.
-func registerMetrics(r prometheus.Registerer, contact *outage.Contact, ready *readiness, hooks []hook, others []prometheus.Collector) error {
+func registerMetrics(r prometheus.Registerer, core *coreHolder, ready *readiness, hooks []hook, others []prometheus.Collector) error {
 	away := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: controllers.MetricPrefix + "api_server_away_seconds", Help: "Time since the first of the agent's attempts to reach the API server that failed, or that it refused; 0 while it answers.",
-	}, func() float64 { return contact.Away().Seconds() })
-	collectors := slices.Concat(others, []prometheus.Collector{readyMetric{ready}, away})
+	}, func() float64 { return core.contact.Away().Seconds() })
+	kept := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: controllers.MetricPrefix + "kept_objects_age_seconds", Help: "Age of the namespaces and profiles that were kept from before an outage of the API server, while the agent uses them; 0: it does not.",
+	}, func() float64 {
+		if at := core.kept.Since(); !at.IsZero() {
+			return time.Since(at).Seconds()
+		}
+		return 0
+	})
+	collectors := slices.Concat(others, []prometheus.Collector{readyMetric{ready}, away, kept}, core.source.metrics())
 	for _, h := range hooks {
 		collectors = append(collectors, gaugeOf(controllers.MetricPrefix+"hook_up", "1 while the agent learns of sandboxes by this hook. Hooks that are switched off are missing.",
 			prometheus.Labels{"hook": string(h.by)}, h.up))

@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -25,6 +26,10 @@ func addProxies(_ *agent, _ manager.Manager, _ controllers.Reader, _ func(s podn
 func newProxyAccess(*agent) inspectserver.ProxyAccess { return nil }
 
 func proxyKinds(Options) []client.Object { return nil }
+
+func keptProxyName(runtime.Object) string { return "" }
+
+func mapProxyKinds(*meta.DefaultRESTMapper) {}
 
 func addProxyKinds(*runtime.Scheme) error { return nil }
 

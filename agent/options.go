@@ -34,7 +34,11 @@ type Options struct {
 	Intent    intent.Config
 	// Runtime is auto, containerd, crio or docker; an empty RuntimeEndpoint means the usual paths.
 	Runtime, RuntimeEndpoint string
-	Backend                  string
+	// PodsFrom is kubelet.Auto, kubelet.Kubelet or kubelet.API: where the pods of the node come from. KubeletSocket is where the kubelet serves them.
+	PodsFrom, KubeletSocket string
+	Backend                 string
+	// KeepDir is a directory of the node in which the agent keeps what it needs for a start while the API server is away; empty: nowhere.
+	KeepDir string
 	// HealthAddr is unix:///PATH, HOST:PORT, or 0; MetricsAddr and PprofAddr are HOST:PORT, or 0.
 	HealthAddr, MetricsAddr, PprofAddr string
 	// InspectAddr is HOST:PORT, or 0: where callers who may get a pod are told what is programmed in it.

@@ -25,6 +25,7 @@ import (
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables/kernel"
+	"istio-pod-network-controller/runtime/kubelet"
 	"istio-pod-network-controller/runtime/nri"
 	"istio-pod-network-controller/test/kerneltest"
 )
@@ -51,7 +52,7 @@ type testAgent struct {
 	stop               func() error
 }
 
-func runAgent(t *testing.T, apiURL string, failOpen bool) *testAgent {
+func runAgent(t *testing.T, apiURL string, failOpen bool, change ...func(*Options)) *testAgent {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "agent") //nolint:usetesting // its names are too long for a socket
 	if err != nil {
@@ -64,11 +65,17 @@ func runAgent(t *testing.T, apiURL string, failOpen bool) *testAgent {
 	}
 	r.agent = &agent{
 		Options: Options{
-			NodeName: "node", HealthAddr: "unix://" + r.health.address, MetricsAddr: "0", CNI: CNIOff, FailOpen: failOpen,
+			NodeName: "node", PodsFrom: string(kubelet.API), HealthAddr: "unix://" + r.health.address, MetricsAddr: "0", CNI: CNIOff, FailOpen: failOpen,
 			NRI:    NRI{Mode: NRIAuto, Socket: filepath.Join(dir, "nri.sock"), Name: nri.DefaultName, Index: nri.DefaultIndex},
 			Intent: intent.Config{Defaults: intent.StandardDefaults(), Select: intent.SelectAnnotation, ExcludedNamespaces: []string{"kube-system"}},
 		},
 		core: newCoreHolder(), ready: &readiness{}, finder: fakeRuntimeFinder{r.netns}, metrics: prometheus.NewRegistry(),
+	}
+	for _, c := range change {
+		c(&r.Options)
+	}
+	if err := r.core.open(r.Options); err != nil {
+		t.Fatal(err)
 	}
 	r.agent.backends = kernel.New(namespaces(t), fakeDriver{apply: func(path string) error {
 		own, err := os.Stat(r.netns)

@@ -8,6 +8,7 @@ import (
 	"io"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -95,6 +96,20 @@ func proxyKinds(o Options) []client.Object {
 		return nil
 	}
 	return node.Kinds()
+}
+
+// keptProxyName is keptName for the kinds of proxies.
+func keptProxyName(kind runtime.Object) string {
+	if _, ok := kind.(*v1alpha1.ProxyProfile); ok {
+		return "proxyprofiles"
+	}
+	return ""
+}
+
+// mapProxyKinds adds the kinds of proxies to those that need no question to the API server.
+func mapProxyKinds(known *meta.DefaultRESTMapper) {
+	known.Add(v1alpha1.GroupVersion().WithKind("ProxyProfile"), meta.RESTScopeRoot)
+	known.Add(v1alpha1.GroupVersion().WithKind("ManagedProxy"), meta.RESTScopeNamespace)
 }
 
 // addProxyKinds has clients know the kinds of objects of proxies.

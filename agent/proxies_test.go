@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"istio-pod-network-controller/controllers"
-	"istio-pod-network-controller/internal/outage"
 	"istio-pod-network-controller/runtime/cri"
 )
 
@@ -32,7 +31,7 @@ func TestWithoutSidecarsNothingIsAdded(t *testing.T) {
 	}
 	join(&controllers.Programmer{})
 	on := &agent{Options: Options{NodeName: "node-1", Sidecars: true}}
-	if without, with := len(off.cache(&outage.Contact{}).ByObject), len(on.cache(&outage.Contact{}).ByObject); with != without+1 || len(proxyKinds(on.Options)) != 1 {
+	if without, with := len(off.cache(nil).ByObject), len(on.cache(nil).ByObject); with != without+1 || len(proxyKinds(on.Options)) != 1 {
 		t.Errorf("%d kinds have settings, %d without proxies", with, without)
 	}
 }

@@ -70,6 +70,9 @@ func Run(ctx context.Context, o Options) error {
 	}
 	config.QPS, config.Burst = apiQPS, apiBurst
 	a := &agent{Options: o, core: newCoreHolder(), ready: &readiness{}, backends: backend, finder: finder, metrics: metrics.Registry}
+	if err := a.core.open(o); err != nil {
+		return err
+	}
 	return a.run(ctx, config)
 }
 
@@ -97,7 +100,7 @@ func (a *agent) run(processCtx context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := registerMetrics(a.metrics, &a.core.contact, a.ready, a.hooks(), a.collectors); err != nil {
+	if err := registerMetrics(a.metrics, a.core, a.ready, a.hooks(), a.collectors); err != nil {
 		return err
 	}
 	health, err := newHealth(a.HealthAddr)
@@ -127,11 +130,11 @@ func (a *agent) run(processCtx context.Context, config *rest.Config) error {
 	return group.Wait()
 }
 
-// manage waits for the API server, and then runs everything that needs it.
+// manage runs everything that needs the API server, which may be away.
 func (a *agent) manage(ctx context.Context, config *rest.Config, addCNI func(manager.Manager, *controllers.Programmer) error) error {
-	mgr, err := reachAPI(ctx, config, a.Options, &a.core.contact)
+	mgr, err := newManager(config, a.Options, a.core, ctx.Done())
 	if err != nil {
-		return nil // ctx has ended before the API server was reached
+		return err
 	}
 	c, err := a.addControllers(mgr)
 	if err != nil {
@@ -168,10 +171,10 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	if err != nil {
 		return core{}, fmt.Errorf("register metrics: %w", err)
 	}
-	pods := controllers.Reader{Cache: mgr.GetCache(), Live: mgr.GetAPIReader()}
+	pods := controllers.Reader{Cache: mgr.GetCache(), Live: mgr.GetAPIReader(), Kubelet: &a.core.source}
 	writer := controllers.NewWriter(mgr.GetClient(), pods, mgr.GetEventRecorder(Name))
 	if a.PodName != "" {
-		s := selfStatus{build: a.Build, backend: a.backends.Name(), ready: a.ready, hooks: a.hooks(), inspect: &a.inspect}
+		s := selfStatus{build: a.Build, backend: a.backends.Name(), podsFrom: a.core.podsFrom, ready: a.ready, hooks: a.hooks(), inspect: &a.inspect}
 		own := types.NamespacedName{Namespace: a.Intent.AgentNamespace, Name: a.PodName}
 		if a.selfReport, err = newSelfReport(mgr, own, a.metrics, s, writer); err != nil {
 			return core{}, err
@@ -184,13 +187,13 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	programmer := &controllers.Programmer{
 		Config: a.Intent, Backend: a.backends, BackendName: a.backends.Name(), Namespaces: a.backends, Finder: a.finder, Pods: pods,
 		Reporter: writer, Ledger: ledger, Metrics: counters, Announcers: a.announcers,
-		VerifyInterval: a.VerifyInterval, Listeners: a.backends.Namespaces, Contact: &a.core.contact, RequireProxies: a.RequireProxies,
+		VerifyInterval: a.VerifyInterval, Listeners: a.backends.Namespaces, Contact: &a.core.contact, Kept: a.core.kept.Since, RequireProxies: a.RequireProxies,
 	}
 	join(programmer)
 	watch := controllers.NewPodWatch(mgr.GetCache(), programmer)
 	return core{programmer: programmer, pods: pods, managed: managed}, errors.Join(
 		watch.SetupWithManager(mgr),
-		mgr.Add(writer), mgr.Add(manager.RunnableFunc(releaseStartPages)),
+		mgr.Add(writer), mgr.Add(a.core.kept), mgr.Add(manager.RunnableFunc(releaseStartPages)),
 		addEarlyHook(mgr, a.Options, a.nriHook),
 		addStartupTaint(mgr, a.Options, a.ready),
 	)
@@ -206,7 +209,13 @@ func addStartupTaint(mgr manager.Manager, o Options, ready *readiness) error {
 
 // inspector returns what answers `inspect`.
 func (a *agent) inspector() inspectserver.Server {
-	about := inspect.Agent{Version: a.Build.Version, Revision: a.Build.Revision, Backend: a.backends.Name(), VerifyInterval: a.VerifyInterval.String(), RunsProxies: a.Sidecars}
+	about := func() inspect.Agent {
+		pods := a.core.source.state()
+		return inspect.Agent{
+			Version: a.Build.Version, Revision: a.Build.Revision, Backend: a.backends.Name(), PodsFrom: string(pods.From), KubeletHeard: pods.Heard,
+			VerifyInterval: a.VerifyInterval.String(), RunsProxies: a.Sidecars,
+		}
+	}
 	look := inspectserver.NewLooker(a.NodeName, a.Intent.AgentNamespace, about, a.backends.Apart(), a.core.looked)
 	out := inspectserver.Server{Name: Name, Look: look, Ports: &a.ports, At: &a.inspect, Proxies: newProxyAccess(a)}
 	if a.InspectAddr != "0" {

@@ -27,9 +27,11 @@ const (
 type selfStatus struct {
 	build   Build
 	backend string
-	ready   *readiness
-	hooks   []hook
-	inspect *atomic.Pointer[agentstatus.Inspect]
+	// podsFrom returns agentstatus.Status.PodsFrom.
+	podsFrom func() string
+	ready    *readiness
+	hooks    []hook
+	inspect  *atomic.Pointer[agentstatus.Inspect]
 }
 
 // newSelfReport returns what writes the status on the agent's own pod. The status has the newest failure that w meets.
@@ -64,7 +66,7 @@ func failureNow(r controllers.Report) *agentstatus.Error {
 // look returns the status of this moment.
 func (s selfStatus) look(ctx context.Context, newest *agentstatus.Error) agentstatus.Status {
 	out := agentstatus.Status{
-		Version: s.build.Version, Revision: s.build.Revision, Backend: s.backend, LastError: newest, Inspect: s.inspect.Load(), Time: time.Now().UTC().Truncate(time.Second),
+		Version: s.build.Version, Revision: s.build.Revision, Backend: s.backend, PodsFrom: s.podsFrom(), LastError: newest, Inspect: s.inspect.Load(), Time: time.Now().UTC().Truncate(time.Second),
 	}
 	for _, h := range s.hooks {
 		out.Hook = append(out.Hook, hookState(string(h.by), h.state(ctx)))

@@ -20,7 +20,7 @@ func TestWhatTheAgentSaysAboutItself(t *testing.T) {
 	a.ready.add(part{name: "runtime", check: func(context.Context) error { return nil }})
 	a.inspect.Store(&agentstatus.Inspect{Port: 1})
 	a.early = []hook{{by: controllers.CNI, state: a.cniState.Check}}
-	self := selfStatus{build: a.Build, backend: a.backends.Name(), ready: a.ready, hooks: a.hooks(), inspect: &a.inspect}
+	self := selfStatus{build: a.Build, podsFrom: a.core.podsFrom, backend: a.backends.Name(), ready: a.ready, hooks: a.hooks(), inspect: &a.inspect}
 	s := self.look(t.Context(), nil)
 	if s.Version != "1.2.3" || s.Revision != "abc" || s.Backend != "fake" || s.Inspect == nil || s.Time.IsZero() {
 		t.Errorf("%+v", s)
@@ -62,5 +62,5 @@ func TestMessagesAreOneShortLine(t *testing.T) {
 // statesOf returns what the agent says of its hooks.
 func statesOf(t *testing.T, a *agent) []agentstatus.Hook {
 	t.Helper()
-	return selfStatus{ready: a.ready, hooks: a.hooks(), inspect: &a.inspect}.look(t.Context(), nil).Hook
+	return selfStatus{podsFrom: a.core.podsFrom, ready: a.ready, hooks: a.hooks(), inspect: &a.inspect}.look(t.Context(), nil).Hook
 }

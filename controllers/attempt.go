@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -66,11 +68,14 @@ func (p *Programmer) read(ctx context.Context, v visit) (visit, error) {
 		v.pod = asPending(v.pod)
 	}
 	v.intent, v.wrong = intent.Of(v.pod, v.ns, config)
+	if at := p.kept(); v.intent.Redirect && !at.IsZero() {
+		v.intent.Notes = append(slices.Clip(v.intent.Notes), "the API server was away, so the pod was given what its namespace asked for when it was last seen, at "+at.UTC().Format(time.RFC3339))
+	}
 	first := v.by.early() && (!isKnown || known.State != Removed || known.Sandbox.ID != v.sandbox.ID) // no call has removed rules, or found none
 	if v.wrong != nil || !first || !v.intent.Removes() && !mayAskByNow(v, config, p.Contact, p.Proxies != nil) {
 		return v, nil //nolint:nilerr // what is wrong with the pod is a part of the visit
 	}
-	pod, ns, err := askCurrent(ctx, p.Pods, v.sandbox)
+	pod, ns, err := askCurrent(ctx, p.Pods, v, config)
 	switch {
 	case err == nil:
 		v.pod, v.ns, v.current = asPending(pod), ns, true
@@ -93,10 +98,13 @@ func mayAskByNow(v visit, config intent.Config, contact *outage.Contact, proxies
 	return err != nil || would.Redirect || proxies && would.Reason == intent.NoProxy
 }
 
-// askCurrent returns pod and namespace as the API server has them now.
-func askCurrent(ctx context.Context, pods Pods, s podnet.Sandbox) (pod *corev1.Pod, ns *corev1.Namespace, err error) {
-	if pod, err = pods.Current(ctx, s); err == nil {
-		ns, err = pods.CurrentNamespace(ctx, s.Namespace)
+// askCurrent returns pod and namespace as they are now. Of a pod that opts out the namespace is not asked for: only the pod decides about that.
+func askCurrent(ctx context.Context, pods Pods, v visit, config intent.Config) (pod *corev1.Pod, ns *corev1.Namespace, err error) {
+	if pod, err = pods.Current(ctx, v.sandbox); err == nil {
+		if now, errNow := intent.Of(pod, v.ns, config); errNow == nil && now.Removes() {
+			return pod, v.ns, nil
+		}
+		ns, err = pods.CurrentNamespace(ctx, v.sandbox.Namespace)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("ask whether the pod still opts out: %w", reasonError{err, reasonAPI})

@@ -3,27 +3,31 @@ package controllers
 import (
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"istio-pod-network-controller/internal/intent"
-	"istio-pod-network-controller/internal/outage"
 	"istio-pod-network-controller/internal/podreport"
 )
 
+// NewInformer makes an informer of a kind, as cache.Options.NewInformer does.
+type NewInformer = func(toolscache.ListerWatcher, runtime.Object, time.Duration, toolscache.Indexers) toolscache.SharedIndexInformer
+
 // CacheOptions limit the watch cache to one node: the node itself, its pods, and all namespaces, without the fields that are not
-// read. To read a kind that is not watched is an error. Objects that are read are not copies, and must not be changed. contact learns how
-// the API server answers. labels keeps the labels of namespaces, by which ProxyProfiles select them: an agent without proxies saves their memory.
-func CacheOptions(node string, labels bool, contact *outage.Contact) cache.Options {
+// read. To read a kind that is not watched is an error. Objects that are read are not copies, and must not be changed. newInformer makes the
+// informers. labels keeps the labels of namespaces, by which ProxyProfiles select them: an agent without proxies saves their memory.
+func CacheOptions(node string, labels bool, newInformer NewInformer) cache.Options {
 	return cache.Options{
 		DefaultUnsafeDisableDeepCopy: new(true),
 		DefaultTransform:             cache.TransformStripManagedFields(),
-		NewInformer:                  contact.Informer,
+		NewInformer:                  newInformer,
 		ReaderFailOnMissingInformer:  true,
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}:       {Field: fields.OneTermEqualSelector("spec.nodeName", node), Transform: stripPod},

@@ -10,14 +10,13 @@ import (
 	"sigs.k8s.io/randfill"
 
 	"istio-pod-network-controller/internal/intent"
-	"istio-pod-network-controller/internal/outage"
 	"istio-pod-network-controller/internal/podreport"
 )
 
 // An agent that watched the cluster's pods would cost the API server a cluster's worth of events on each node.
 func TestTheCacheIsThatOfOneNode(t *testing.T) {
 	got := map[string]string{}
-	for obj, by := range CacheOptions("node-1", false, &outage.Contact{}).ByObject {
+	for obj, by := range CacheOptions("node-1", false, nil).ByObject {
 		if by.Field != nil {
 			got[fmt.Sprintf("%T", obj)] = by.Field.String()
 		}
@@ -25,7 +24,7 @@ func TestTheCacheIsThatOfOneNode(t *testing.T) {
 	if got["*v1.Pod"] != "spec.nodeName=node-1" || got["*v1.Node"] != "metadata.name=node-1" {
 		t.Errorf("fields %v", got)
 	}
-	if !CacheOptions("node-1", false, &outage.Contact{}).ReaderFailOnMissingInformer {
+	if !CacheOptions("node-1", false, nil).ReaderFailOnMissingInformer {
 		t.Error("whatever is read by mistake is watched in the whole cluster")
 	}
 }

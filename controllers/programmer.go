@@ -40,6 +40,8 @@ type Programmer struct {
 	RequireProxies bool
 	// Contact is nil if it is not known whether Pods are behind.
 	Contact *outage.Contact
+	// Kept returns the age of namespaces and profiles that were kept from before an outage, while they are used. It may be nil.
+	Kept func() time.Time
 	// Parking is nil if connections wait for proxies by their clients' retransmissions alone.
 	Parking Parking
 	// Listeners is nil if reports name no listening ports.
@@ -52,6 +54,14 @@ type Programmer struct {
 	tickOffset time.Duration // of the moments at which pods are due, from the clock's; random
 	turns      turns
 	compiler   compiler
+}
+
+// kept is Kept, which may be nil.
+func (p *Programmer) kept() (at time.Time) {
+	if p.Kept != nil {
+		at = p.Kept()
+	}
+	return at
 }
 
 // Revisit has a pod visited as after a change, and returns at once.

@@ -105,18 +105,27 @@ func (r Report) condition() corev1.ConditionStatus {
 }
 
 // patch returns a strategic merge patch of pods/status, which merges conditions by type and accepts annotations. It contains the
-// UID, so that it fails on another pod of the same name.
+// UID, so that it fails on another pod of the same name. A static pod's object has another UID than the pod: there the patch has the annotation that
+// names the pod, which the API server lets nobody add or change (ValidatePodSpecificAnnotationUpdates).
 func (r Report) patch(pod *corev1.Pod, now time.Time) ([]byte, error) {
-	meta := map[string]any{"uid": r.Sandbox.UID}
+	annotations, meta := map[string]any{}, map[string]any{}
+	if isStatic(pod) {
+		annotations[keyMirror] = r.Sandbox.UID
+	} else {
+		meta["uid"] = r.Sandbox.UID
+	}
 	if r.Status != "" {
 		text, err := json.Marshal(r.details(now))
 		if err != nil {
 			return nil, fmt.Errorf("encode details: %w", err)
 		}
-		meta["annotations"] = map[string]string{podreport.KeyStatus: string(r.Status), podreport.KeyDetails: string(text)}
+		annotations[podreport.KeyStatus], annotations[podreport.KeyDetails] = r.Status, string(text)
 	}
 	if r.contradicts(pod) {
-		meta["annotations"] = map[string]any{podreport.KeyStatus: nil, podreport.KeyDetails: nil}
+		annotations[podreport.KeyStatus], annotations[podreport.KeyDetails] = nil, nil
+	}
+	if len(annotations) > 0 {
+		meta["annotations"] = annotations
 	}
 	changed := metav1.NewTime(now.UTC().Truncate(time.Second))
 	if c := findCondition(pod); c != nil && c.Status == r.condition() {

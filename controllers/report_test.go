@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -66,5 +67,27 @@ func TestARepairByAnEarlierAgentStaysReported(t *testing.T) {
 	b.now = b.now.Add(time.Hour)
 	if b.mustWrite(t, r); b.patches != 3 || len(b.events.Events) != 1 {
 		t.Errorf("%d patches after two repairs, %d events for one note", b.patches, len(b.events.Events))
+	}
+}
+
+// The object of a static pod at the API server has another UID than the pod that the kubelet gives. The patch must not reach another pod of that name.
+func TestPatch_staticPod_namesItByItsMirror(t *testing.T) {
+	r := goodReport()
+	for name, tc := range map[string]struct {
+		annotations map[string]string
+		want        bool
+	}{
+		"by the kubelet":          {map[string]string{"kubernetes.io/config.source": "file"}, true},
+		"by the API server":       {map[string]string{"kubernetes.io/config.source": "file", keyMirror: "hash"}, false},
+		"a pod of the API server": {nil, false},
+	} {
+		data, err := r.patch(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: tc.annotations}}, time.Now())
+		var written struct{ Metadata metav1.ObjectMeta }
+		if err := errors.Join(err, json.Unmarshal(data, &written)); err != nil {
+			t.Fatal(err)
+		}
+		if got := written.Metadata; (got.UID == "") != tc.want || (got.Annotations[keyMirror] == r.Sandbox.UID) != tc.want || got.Annotations[podreport.KeyStatus] == "" {
+			t.Errorf("%s: %s", name, data)
+		}
 	}
 }

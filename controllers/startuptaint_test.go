@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"istio-pod-network-controller/internal/outage"
 	"istio-pod-network-controller/internal/podreport"
 )
 
@@ -246,7 +245,7 @@ func TestTheCacheKeepsAllTaintsOfOneNode(t *testing.T) {
 	if d := cmp.Diff(taintedNode("here", node.Spec.Taints), small); d != "" {
 		t.Errorf("kept (-want +got):\n%s", d)
 	}
-	for object, selection := range CacheOptions("here", false, &outage.Contact{}).ByObject {
+	for object, selection := range CacheOptions("here", false, nil).ByObject {
 		if _, ok := object.(*corev1.Node); ok && selection.Field.String() != "metadata.name=here" {
 			t.Errorf("nodes are selected by %q", selection.Field)
 		}

@@ -156,7 +156,7 @@ func (w *Writer) write(ctx context.Context, r Report, pod *corev1.Pod) error {
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
 	}
 	err = w.client.Status().Patch(ctx, made, client.RawPatch(types.StrategicMergePatchType, data))
-	if apierrors.IsNotFound(err) {
+	if apierrors.IsNotFound(err) || isStatic(pod) && apierrors.IsInvalid(err) { // the mirror is of another pod, or not there yet
 		w.Forget(r.Sandbox.UID)
 		return nil
 	}

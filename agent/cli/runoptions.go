@@ -16,6 +16,7 @@ import (
 	"istio-pod-network-controller/internal/cmdline"
 	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/iptables/kernel"
+	"istio-pod-network-controller/runtime/kubelet"
 	"istio-pod-network-controller/runtime/nri"
 )
 
@@ -43,6 +44,9 @@ func (o *runOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.DaemonSet, "daemonset", "", "the agent's own DaemonSet; an agent that ends after its deletion removes the CNI entry. Empty means that the entry stays")
 	fs.StringVar(&o.Runtime, "runtime", "auto", "container runtime: auto, containerd, crio or docker")
 	fs.StringVar(&o.RuntimeEndpoint, "runtime-endpoint", "", "socket of the container runtime; empty means the usual paths")
+	fs.StringVar(&o.PodsFrom, "pods-from", string(kubelet.Auto), "where the pods of the node come from: kubelet (of Kubernetes 1.37, by its socket), api (the API server), or auto: the kubelet while it serves them")
+	fs.StringVar(&o.KubeletSocket, "kubelet-socket", kubelet.DefaultSocket, "where the kubelet serves its pods")
+	fs.StringVar(&o.KeepDir, "keep-dir", "", "directory of the node in which the agent keeps namespaces and profiles for a start while the API server is away; empty means that it keeps none")
 	addBackendFlag(fs, &o.Backend)
 	fs.StringVar(&o.HealthAddr, "health-addr", agent.DefaultHealthAddr, "where /healthz, /readyz and /startz are served: unix:///PATH, HOST:PORT, or 0 for nowhere")
 	fs.StringVar(&o.MetricsAddr, "metrics-addr", ":15079", "address of /metrics, 0 for none")
@@ -80,6 +84,13 @@ func (o *runOptions) Validate() error {
 	if o.Sidecars && o.Config.AgentNamespace == "" {
 		errs = append(errs, errors.New("--sidecars: --agent-namespace must say where the agents' Lease is"))
 	}
+	if !filepath.IsAbs(o.KubeletSocket) {
+		errs = append(errs, fmt.Errorf("--kubelet-socket: value %q: want an absolute path", o.KubeletSocket))
+	}
+	if o.KeepDir != "" && !filepath.IsAbs(o.KeepDir) {
+		errs = append(errs, fmt.Errorf("--keep-dir: value %q: want an absolute path, or none", o.KeepDir))
+	}
+	errs = append(errs, cmdline.OneOf("pods-from", o.PodsFrom, string(kubelet.Auto), string(kubelet.Kubelet), string(kubelet.API)))
 	errs = append(errs, cmdline.OneOf("runtime", o.Runtime, "auto", "containerd", "crio", "docker"), cmdline.OneOf("log-level", o.logLevel, "debug", "info", "error"))
 	o.level = map[string]slog.Level{"debug": slog.LevelDebug, "error": slog.LevelError}[o.logLevel] // info is 0
 	if err := agent.ValidateHealthAddr(o.HealthAddr); err != nil {

@@ -77,7 +77,14 @@ func clusterCases() map[string]changed {
 		}, check: "container-runtime", level: OK},
 		"an agent that says nothing":   {change: func(f *Facts) { f.Agents[0].Status = nil }, check: "agent-reports", level: Warn, want: "n1"},
 		"a status that cannot be read": {change: func(f *Facts) { f.Agents[0].Fault = "invalid character" }, check: "agent-reports", level: Fail, want: "invalid character"},
-		"NRI lost":                     {change: func(f *Facts) { f.Agents[1].Status.Hook[1].Up = false }, check: "early-hook", level: Warn, want: "on n2"},
+		"pods from both": {change: func(f *Facts) {
+			f.Agents[0].Status.PodsFrom, f.Agents[1].Status.PodsFrom = "kubelet", "api"
+		}, check: "pod-source", level: OK, want: "on 1 node, the API server on n2"},
+		"pods from the kubelets": {change: func(f *Facts) {
+			f.Agents[0].Status.PodsFrom, f.Agents[1].Status.PodsFrom = "kubelet", "kubelet"
+		}, check: "pod-source", level: OK, want: "the kubelet gives 2 agents"},
+		"pods from the API server": {change: func(f *Facts) { f.Agents[0].Status.PodsFrom = "api" }, check: "pod-source", level: OK, want: "the API server gives 1 agent "},
+		"NRI lost":                 {change: func(f *Facts) { f.Agents[1].Status.Hook[1].Up = false }, check: "early-hook", level: Warn, want: "on n2"},
 	}
 }
 

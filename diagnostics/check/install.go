@@ -136,6 +136,25 @@ func agentReports(f *Facts) finding {
 	return fine(printable.Count(len(f.Agents), "agent") + " report to be ready")
 }
 
+func podSource(f *Facts) finding {
+	by := map[string][]string{}
+	for _, a := range f.Agents {
+		if a.Status != nil && a.Status.PodsFrom != "" {
+			by[a.Status.PodsFrom] = append(by[a.Status.PodsFrom], a.Node)
+		}
+	}
+	kubelet, api := by["kubelet"], by["api"]
+	switch {
+	case len(kubelet)+len(api) == 0:
+		return finding{}
+	case len(api) == 0:
+		return fine("the kubelet gives " + printable.Count(len(kubelet), "agent") + " the pods of its node")
+	case len(kubelet) == 0:
+		return fine("the API server gives " + printable.Count(len(api), "agent") + " the pods of its node")
+	}
+	return fine(fmt.Sprintf("the kubelet gives agents the pods of its node on %s, the API server on %s", printable.Count(len(kubelet), "node"), some(api)))
+}
+
 func earlyHook(f *Facts) finding {
 	node := func(a Agent) string { return a.Node }
 	said := func(a Agent) bool { return a.Status != nil && !a.Status.Outdated(a.Since, f.Now) }

@@ -110,6 +110,7 @@ func checks() []check {
 		{"install", "nodes-without-agent", []source{sourceDaemonSets, sourceNodes, sourcePods}, after, nodesWithoutAgent},
 		{"install", "agent-versions", []source{sourcePods}, after, agentVersions},
 		{"install", "agent-reports", []source{sourcePods}, after, agentReports},
+		{"install", "pod-source", []source{sourcePods}, after, podSource},
 		{"install", "early-hook", []source{sourcePods}, after, earlyHook},
 		{"nodes", "container-runtime", []source{sourceNodes}, always, containerRuntime},
 		{"nodes", "kernel", []source{sourceNodes}, always, kernel},

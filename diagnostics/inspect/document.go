@@ -34,6 +34,9 @@ type Agent struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision,omitempty"`
 	Backend  string `json:"backend"`
+	// PodsFrom is what gives it the pods of its node: kubelet or api. KubeletHeard is when the kubelet said something of them last.
+	PodsFrom     string    `json:"podsFrom,omitempty"`
+	KubeletHeard time.Time `json:"kubeletHeard,omitzero"`
 	// VerifyInterval is how often it compares the rules of each pod; 0s for never.
 	VerifyInterval string `json:"verifyInterval,omitempty"`
 	// RunsProxies reports whether it runs proxies for pods that choose a ProxyProfile.

@@ -27,6 +27,7 @@ func (t Text) Print(w io.Writer, d Document) error {
 	p := &printer{out: tabwriter.NewWriter(w, 0, 8, 2, ' ', 0), wide: t.Wide}
 	p.line("Pod:\t%s", d.Pod)
 	p.line("Node:\t%s (agent %s, backend %s)", d.Node, d.Agent.Version, d.Agent.Backend)
+	p.source(d.Agent, t.Now)
 	p.line("Verdict:\t%s", d.verdict())
 	p.line("On the pod:\t%s", d.Reported.words())
 	p.asked(d)
@@ -38,6 +39,16 @@ func (t Text) Print(w io.Writer, d Document) error {
 		p.line("  - %s", step)
 	}
 	return p.out.Flush()
+}
+
+// source says what gives the agent its pods, and how old the newest word of it is.
+func (p *printer) source(a Agent, now time.Time) {
+	switch {
+	case a.PodsFrom == "kubelet" && !a.KubeletHeard.IsZero():
+		p.line("Pods from:\tthe kubelet, which said something %s ago", now.Sub(a.KubeletHeard).Round(time.Second).String())
+	case a.PodsFrom == "api":
+		p.line("Pods from:\tthe API server")
+	}
 }
 
 type printer struct {

@@ -51,7 +51,7 @@ type Core interface {
 //   - nothing waits for a look, and a look waits for nothing but its place in the line: see controllers.Programmer.Look.
 type Looker struct {
 	node, agentNamespace string
-	agent                inspect.Agent
+	agent                func() inspect.Agent
 	core                 func() (Core, client.Reader, error)
 	reader               Kernel
 	line                 chan struct{}
@@ -59,7 +59,7 @@ type Looker struct {
 
 // NewLooker returns a Looker of a node. core returns an error as long as the agent has not read its pods, and a reader of the watch cache only: a
 // caller must not be able to make the agent ask the API server for any pod.
-func NewLooker(node, agentNamespace string, by inspect.Agent, reader Kernel, core func() (Core, client.Reader, error)) *Looker {
+func NewLooker(node, agentNamespace string, by func() inspect.Agent, reader Kernel, core func() (Core, client.Reader, error)) *Looker {
 	return &Looker{
 		node: node, agentNamespace: agentNamespace, agent: by, core: core, reader: reader, line: make(chan struct{}, atOnce),
 	}
@@ -130,7 +130,7 @@ func (l *Looker) refusal(namespace, name string, err error) *inspect.Refusal {
 func (l *Looker) describe(ctx context.Context, looked controllers.Looked) inspect.Document {
 	doc := inspect.Document{
 		Pod: looked.Pod.Namespace + "/" + looked.Pod.Name, UID: string(looked.Pod.UID), Node: l.node, Time: time.Now().UTC().Truncate(time.Second),
-		Agent: l.agent, Asked: askedBy(looked), Reported: reportedOn(looked.Pod),
+		Agent: l.agent(), Asked: askedBy(looked), Reported: reportedOn(looked.Pod),
 		Programmed: inspect.Programmed{
 			Sandbox: looked.Sandbox.ID, Rules: []iptables.Line{}, LastRepair: looked.Entry.LastRepair,
 		},

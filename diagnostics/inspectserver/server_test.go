@@ -136,7 +136,7 @@ func (k fakeKernel) Look(context.Context, podnet.Place, *iptables.Ruleset) (kern
 }
 
 func (n *oneNode) looker(k fakeKernel) *Looker {
-	return NewLooker("node1", "mesh-system", inspect.Agent{Version: "1", Backend: "nftables"}, k, func() (Core, client.Reader, error) { return n, n, nil })
+	return NewLooker("node1", "mesh-system", func() inspect.Agent { return inspect.Agent{Version: "1", Backend: "nftables"} }, k, func() (Core, client.Reader, error) { return n, n, nil })
 }
 
 // served serves a looker, and returns where, and the API server's address.

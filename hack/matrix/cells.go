@@ -82,6 +82,11 @@ func clusterCells() []Cell {
 			Name: "e2e-kubernetes-" + version, Shows: "the end-to-end tests, round nri, on Kubernetes " + version, Variables: []string{"E2E_KUBERNETES=" + version},
 		}))
 	}
+	for _, from := range []string{"kubelet", "api"} {
+		list = append(list, round("nri", Cell{
+			Name: "e2e-pods-" + from, Shows: "the end-to-end tests, round nri, with podsFrom=" + from, Variables: []string{"E2E_VALUES=--set podsFrom=" + from},
+		}))
+	}
 	for _, version := range []string{"1.7.35", "2.3.7"} {
 		list = append(list, round("nri", Cell{
 			Name: "e2e-containerd-" + version, Shows: "the end-to-end tests, round nri, on containerd " + version, Variables: []string{"E2E_CONTAINERD=" + version},

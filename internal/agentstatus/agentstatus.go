@@ -15,6 +15,7 @@ type Status struct {
 	Version   string    `json:"version"`            // release
 	Revision  string    `json:"revision,omitempty"` // commit
 	Backend   string    `json:"backend,omitempty"`  // nftables or iptables
+	PodsFrom  string    `json:"podsFrom,omitempty"` // kubelet or api, whichever gives the agent the pods of its node
 	Ready     bool      `json:"ready"`
 	NotReady  []string  `json:"notReady,omitempty"` // failing readiness checks, in words
 	Hook      []Hook    `json:"hooks,omitempty"`

@@ -15,12 +15,17 @@ import (
 	"istio-pod-network-controller/internal/jitter"
 )
 
-// Informer makes an informer that notices within lastWait that the API server is back. client-go's own informer waits up to a
+// Informer makes an informer that notices within lastWait that the API server is back: see Asking.
+func (c *Contact) Informer(lw toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+	return toolscache.NewSharedIndexInformer(c.Asking(lw, kind), kind, resync, indexers)
+}
+
+// Asking returns what lists and watches for an informer, which notices within lastWait that the API server is back. client-go's own waits up to a
 // minute after an outage of minutes, or the sixth short one in a row (https://github.com/kubernetes/client-go/blob/master/tools/cache/reflector.go,
 // defaultBackoffMax and its jitter), and offers no setting. So the errors that would make it wait are kept from it.
-func (c *Contact) Informer(lw toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+func (c *Contact) Asking(lw toolscache.ListerWatcher, kind runtime.Object) *toolscache.ListWatch {
 	from := toolscache.ToListerWatcherWithContext(lw)
-	return toolscache.NewSharedIndexInformer(&toolscache.ListWatch{
+	return &toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return retryWhileAway(ctx, c, kind, func() (runtime.Object, error) { return from.ListWithContext(ctx, o) })
 		},
@@ -31,7 +36,7 @@ func (c *Contact) Informer(lw toolscache.ListerWatcher, kind runtime.Object, res
 			}
 			return withoutOutages(w, plannedEnd(o, time.Now())), nil
 		},
-	}, kind, resync, indexers)
+	}
 }
 
 // shortestWatch is how long a watch has to last: client-go takes an earlier end without an event for an error.
@@ -109,7 +114,8 @@ func retryWhileAway[T any](ctx context.Context, c *Contact, kind runtime.Object,
 		got, err := f()
 		gone, refused := err != nil && away(err), apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
 		switch {
-		case ctx.Err() != nil: // the error is not the API server's
+		case ctx.Err() != nil: // the error is not the API server's, and nobody asks any more
+			c.succeeded(kind)
 		case gone || refused:
 			c.Note(ctx, kind, err)
 		default:

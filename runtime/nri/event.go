@@ -24,7 +24,7 @@ const (
 	handle
 )
 
-// readEvent returns the sandbox of an event and what is to be done with it. Static pods and pods of PassNamespaces pass.
+// readEvent returns the sandbox of an event and what is to be done with it. Pods of PassNamespaces pass, and static pods while they are not known.
 //
 // The network namespace comes in these shapes:
 //
@@ -37,7 +37,8 @@ func (c Config) readEvent(pod *api.PodSandbox) (podnet.Sandbox, treatment) {
 		Namespace: pod.GetNamespace(), Name: pod.GetName(), UID: pod.GetUid(), ID: pod.GetId(), RuntimeHandler: pod.GetRuntimeHandler(),
 	}
 	source := pod.GetAnnotations()[sourceAnnotation]
-	passes := slices.Contains(c.PassNamespaces, s.Namespace) || source != "" && source != sourceAPI
+	isStatic := source != "" && source != sourceAPI
+	passes := slices.Contains(c.PassNamespaces, s.Namespace) || isStatic && (c.StaticPods == nil || !c.StaticPods())
 	if passes || s.Namespace == "" || s.Name == "" || s.UID == "" || s.ID == "" {
 		return s, pass
 	}

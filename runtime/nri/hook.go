@@ -39,6 +39,8 @@ type Config struct {
 	Handler             Handler
 	// PassNamespaces are namespaces whose pods always pass: the agent's own and excluded ones.
 	PassNamespaces []string
+	// StaticPods reports whether the Handler knows static pods by now. While it does not, they pass; nil means always.
+	StaticPods func() bool
 	// IsHost reports whether a path leads to the host's own network namespace; nil means never.
 	IsHost func(netns string) bool
 	// HostNetwork reports whether the pod is on the host's network according to the API server. known is false if that could not be

@@ -254,7 +254,11 @@ func TestSandboxesThatNeedNoRulesPassWithoutTheHandler(t *testing.T) {
 			}
 		})
 	}
-	p, _ := newTestPlugin(nil)
+	p, h := newTestPlugin(func(c *Config) { c.StaticPods = func() bool { return true } })
+	if err := p.RunPodSandbox(t.Context(), event(cases["a static pod"])); err != nil || len(h.asked) != 1 {
+		t.Errorf("a static pod that the handler knows: error %v, asked %v", err, h.asked)
+	}
+	p, _ = newTestPlugin(nil)
 	if err := p.RunPodSandbox(t.Context(), nil); err != nil {
 		t.Errorf("a missing event: %v", err)
 	}

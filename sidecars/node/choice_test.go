@@ -14,7 +14,6 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/intent"
-	"istio-pod-network-controller/internal/outage"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/sidecars/profile"
@@ -57,7 +56,7 @@ func (c choosing) read(t *testing.T) sidecarCluster {
 		}
 		return out.Build()
 	}
-	for kind, by := range controllers.CacheOptions("node-1", true, &outage.Contact{}).ByObject {
+	for kind, by := range controllers.CacheOptions("node-1", true, nil).ByObject {
 		if _, ok := kind.(*corev1.Pod); !ok {
 			continue
 		}

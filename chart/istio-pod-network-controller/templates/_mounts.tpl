@@ -24,6 +24,11 @@ Docker's socket is in /var/run itself, which the agent must not get: only the fi
 {{- if eq .Values.containerRuntime "docker" }}
 - {name: docker-netns, path: /var/run/docker/netns, type: DirectoryOrCreate}
 {{- end }}
+{{- if ne .Values.podsFrom "api" }}
+{{- /* The directory of the socket is the kubelet's to make, and kubelets before 1.37 have none: its parent is mounted, which every node has. */}}
+- {name: kubelet, path: {{ $node.kubelet | quote }}, type: Directory, value: {{ printf "kubeletDir=%s" $node.kubelet | quote }}}
+{{- end }}
+- {name: kept, path: /run/istio-pod-network-controller/kept, type: DirectoryOrCreate, writable: true}
 {{- if ne (include "agent.nri" .) "off" }}
 - {name: nri, path: {{ dir .Values.nriSocket | quote }}, type: DirectoryOrCreate, value: {{ printf "nriSocket=%s" .Values.nriSocket | quote }}}
 {{- end }}
@@ -66,4 +71,9 @@ own, or it could write the other's, too.
 {{- end -}}
 {{- end -}}
 {{- toYaml $kept -}}
+{{- end -}}
+
+{{- /* Where the kubelet has the volumes of pods, if the agent sees its directory. */ -}}
+{{- define "agent.kubeletPods" -}}
+{{- if ne .Values.podsFrom "api" -}}{{ (include "agent.node" . | fromJson).kubelet }}/pods{{- end -}}
 {{- end -}}

@@ -21,7 +21,7 @@ beside `platform` in values.yaml.
 */ -}}
 {{- define "agent.node" -}}
 {{- $k3s := "unix:///run/k3s/containerd/containerd.sock" -}}
-{{- $usual := dict "bin" "/opt/cni/bin" "conf" "/etc/cni/net.d" "endpoint" "" "exclude" list "runtime" "auto" "selinux" dict -}}
+{{- $usual := dict "bin" "/opt/cni/bin" "conf" "/etc/cni/net.d" "endpoint" "" "exclude" list "kubelet" "/var/lib/kubelet" "runtime" "auto" "selinux" dict -}}
 {{- $platforms := dict
   "openshift" (dict "bin" "/var/lib/cni/bin" "conf" "/etc/kubernetes/cni/net.d" "exclude" (list "openshift-*") "runtime" "crio" "selinux" (dict "type" "spc_t"))
   "gke" (dict "bin" "/home/kubernetes/bin" "runtime" "containerd")
@@ -30,7 +30,7 @@ beside `platform` in values.yaml.
   "k3s" (dict "bin" "/var/lib/rancher/k3s/data/cni" "conf" "/var/lib/rancher/k3s/agent/etc/cni/net.d" "endpoint" $k3s "runtime" "containerd")
   "rke2" (dict "endpoint" $k3s "runtime" "containerd")
   "microk8s" (dict "bin" "/var/snap/microk8s/current/opt/cni/bin" "conf" "/var/snap/microk8s/current/args/cni-network"
-    "endpoint" "unix:///var/snap/microk8s/common/run/containerd.sock" "runtime" "containerd")
+    "endpoint" "unix:///var/snap/microk8s/common/run/containerd.sock" "kubelet" "/var/snap/microk8s/common/var/lib/kubelet" "runtime" "containerd")
   "kind" (dict "runtime" "containerd")
   "bottlerocket" (dict "runtime" "containerd" "selinux" (dict "type" "control_t"))
   "talos" (dict "runtime" "containerd")
@@ -42,7 +42,7 @@ beside `platform` in values.yaml.
 {{- /* The platform's socket is that of its own runtime. */ -}}
 {{- $endpoint := ternary $node.endpoint "" (or (eq $asked "auto") (eq $asked $node.runtime)) -}}
 {{- dict "bin" ($v.cniBinDir | default $node.bin) "conf" ($v.cniConfDir | default $node.conf) "endpoint" ($v.runtimeEndpoint | default $endpoint)
-  "exclude" ($v.cniExcludeNamespaces | default $node.exclude) "runtime" $runtime "selinux" $node.selinux | toJson -}}
+  "exclude" ($v.cniExcludeNamespaces | default $node.exclude) "kubelet" ($v.kubeletDir | default $node.kubelet | clean) "runtime" $runtime "selinux" $node.selinux | toJson -}}
 {{- end -}}
 
 {{- /* cni: install in a directory that the runtime does not use has no effect: it is refused if that can be detected. */ -}}

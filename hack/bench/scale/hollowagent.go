@@ -86,7 +86,7 @@ func newHollowAgent(s *server, node string, seen *fleet) (*hollowAgent, error) {
 		return nil, err
 	}
 	mgr, err := ctrl.NewManager(c, ctrl.Options{
-		Scheme: scheme, Cache: controllers.CacheOptions(node, false, &outage.Contact{}), Controller: config.Controller{SkipNameValidation: new(true), CacheSyncTimeout: fleetLimit},
+		Scheme: scheme, Cache: controllers.CacheOptions(node, false, new(outage.Contact).Informer), Controller: config.Controller{SkipNameValidation: new(true), CacheSyncTimeout: fleetLimit},
 		Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 	})
 	if err != nil {

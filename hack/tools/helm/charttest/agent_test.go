@@ -59,7 +59,7 @@ func faultsOfMounts(pod corev1.PodSpec) (faults []string) {
 		if node[m.Name] == "" || m.MountPath == "/extra" {
 			continue
 		}
-		writable := slices.Contains([]string{"cni-conf", "cni-socket", "sidecars", "shared", "profiles", "pod-logs"}, m.Name)
+		writable := slices.Contains([]string{"cni-conf", "cni-socket", "kept", "sidecars", "shared", "profiles", "pod-logs"}, m.Name)
 		if node[m.Name] != m.MountPath || m.ReadOnly == writable || slices.Contains([]string{"/", "/run", "/var/run", "/var", "/proc"}, m.MountPath) {
 			faults = append(faults, fmt.Sprintf("%s: the node's %s is mounted at %s, read-only: %t", m.Name, node[m.Name], m.MountPath, m.ReadOnly))
 		}
@@ -68,6 +68,10 @@ func faultsOfMounts(pod corev1.PodSpec) (faults []string) {
 		if socket := path.Ext(m.MountPath) == ".sock"; !socket && !writable && !reaches {
 			faults = append(faults, fmt.Sprintf("%s: mounts of the node do not reach the agent", m.MountPath))
 		}
+	}
+	covers := func(m corev1.VolumeMount) bool { return m.MountPath == node["kubelet"]+"/pods" && m.Name == "no-volumes" && m.ReadOnly }
+	if node["kubelet"] != "" && !slices.ContainsFunc(pod.Containers[0].VolumeMounts, covers) {
+		faults = append(faults, "the agent sees the volumes of all pods")
 	}
 	for volume, is := range unused {
 		if is {

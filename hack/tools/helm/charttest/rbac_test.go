@@ -24,14 +24,15 @@ type need struct {
 // needs are all of them.
 func needs() []need {
 	always := func(map[string]any) bool { return true }
+	podsAtAPI := func(values map[string]any) bool { return values["podsFrom"] != "kubelet" }
 	taint := func(values map[string]any) bool { return values["startupTaint"] == true }
 	cni := func(values map[string]any) bool { return values["cni"] == "install" }
 	platform := func(values map[string]any) bool { return values["platform"] == "openshift" }
 	const core, events, ours, leases = "", "events.k8s.io", apiGroup, "coordination.k8s.io"
 	const cache, live, write, node, auth = "controllers/cache.go", "controllers/pods.go", "controllers/writer.go", "sidecars/node/", "internal/apiauth/apiauth.go"
 	return []need{
-		{"list watch", core, "pods", "", "", cache, "&corev1.Pod{}:", always},
-		{"get", core, "pods", "", "", live, "isOf(s), r.Live)", always},
+		{"list watch", core, "pods", "", "", cache, "&corev1.Pod{}:", podsAtAPI},
+		{"get", core, "pods", "", "", live, "find(ctx, r.Live, ", podsAtAPI},
 		{"list watch", core, "namespaces", "", "", cache, "&corev1.Namespace{}:", always},
 		{"get", core, "namespaces", "", "", live, `Kind: "Namespace"`, always},
 		{"patch", core, "pods/status", "", "", write, "w.client.Status().Patch(", always},
@@ -96,7 +97,7 @@ type right struct{ verb, group, resource, object, namespace string }
 // The agent may do what it needs, and nothing else.
 func TestRightsAreThoseThatTheAgentNeeds(t *testing.T) {
 	sets := slices.Collect(maps.Values(cases(t)))
-	sets = append(sets, "startupTaint: true", "cni: install", "{cni: install, fullnameOverride: other}", "cni: uninstall", "inspect: {enabled: true}",
+	sets = append(sets, "startupTaint: true", "cni: install", "{cni: install, fullnameOverride: other}", "cni: uninstall", "podsFrom: kubelet", "podsFrom: api", "inspect: {enabled: true}",
 		withSidecars, withSecrets, "{sidecars: {enabled: true}, admission: {restrictAgent: false}}", withTokens, withIstio, withTLS,
 		"{sidecars: {enabled: false, tokenAudiences: [istio-ca], configMaps: [a]}, admission: {restrictAgent: true}}")
 	for _, text := range sets {

@@ -64,7 +64,7 @@ func samples() map[string][]any {
 		"image.digest": {"sha256:" + strings.Repeat("0a", 32)}, "image.repository": {"registry.example.com:5000/agent"}, "image.tag": {"7"},
 		"imagePullSecrets": {list{object{"name": "registry"}}}, "includeInboundPorts": {list{80, 8080}},
 		"includeOutboundIPRanges": {list{"10.0.0.0/8", "fd00::/8"}}, "includeOutboundPorts": {list{3306}},
-		"inspectAddr":       {"127.0.0.1:25078"},
+		"inspectAddr": {"127.0.0.1:25078"}, "kubeletDir": {"/var/lib/k0s/kubelet"},
 		"metrics.tlsSecret": {"metrics-tls"}, "metrics.serviceMonitor.interval": {"5m"}, "metrics.serviceMonitor.labels": {object{"release": "prometheus"}},
 		"metrics.serviceMonitor.tlsConfig": {object{"serverName": "agent"}}, "metrics.serviceMonitor.scrapeTimeout": {"5s"},
 		"metrics.serviceMonitor.authorization":     {object{"credentials": object{"name": "prometheus", "key": "token"}}},

@@ -1,0 +1,412 @@
+package kubelet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	fakeapi "k8s.io/client-go/tools/cache/testing"
+	podsv1alpha1 "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
+
+	"istio-pod-network-controller/internal/podnet"
+)
+
+func newPod(name, uid string, change ...func(*corev1.Pod)) *corev1.Pod {
+	pod := &corev1.Pod{}
+	pod.Namespace, pod.Name, pod.UID, pod.ResourceVersion = "shop", name, types.UID(uid), "7"
+	pod.Status.Phase = corev1.PodRunning
+	for _, c := range change {
+		c(pod)
+	}
+	return pod
+}
+
+func note(value string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Annotations = map[string]string{"note": value} }
+}
+
+func created(seconds int64) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.CreationTimestamp = metav1.Unix(seconds, 0) }
+}
+
+func seenAtTime(at string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Annotations = map[string]string{seenAt: at} }
+}
+
+// apiServer is an API server that lists pods before it watches them.
+type apiServer struct{ *fakeapi.FakeControllerSource }
+
+func newAPIServer() apiServer { return apiServer{fakeapi.NewFakeControllerSource()} }
+
+// WatchWithContext watches pods.
+func (a apiServer) WatchWithContext(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	if o.SendInitialEvents != nil {
+		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("ListOptions").GroupKind(), "", nil)
+	}
+	return a.Watch(o)
+}
+
+// ListWithContext lists pods.
+func (a apiServer) ListWithContext(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	return a.List(o)
+}
+
+// informed is an informer with a Source, and what it has told.
+type informed struct {
+	source   *Source
+	informer cache.SharedIndexInformer
+
+	mu   sync.Mutex
+	told []string
+}
+
+// inform starts an informer. The API server may be the zero value.
+func inform(t *testing.T, f *fakeKubelet, mode Mode, api apiServer, change ...func(*times)) *informed {
+	t.Helper()
+	client, err := NewClient(f.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if api.FakeControllerSource == nil {
+		api = newAPIServer()
+	}
+	i := &informed{source: NewSource(client, mode, api)}
+	i.source.times.look, i.source.times.patience = 20*time.Millisecond, time.Second
+	for _, c := range change {
+		c(&i.source.times)
+	}
+	i.informer = cache.NewSharedIndexInformer(&cache.ListWatch{ListWithContextFunc: i.source.ListWithContext, WatchFuncWithContext: i.source.WatchWithContext}, &corev1.Pod{}, 0, nil)
+	say := func(what string, obj any) {
+		pod, ok := obj.(*corev1.Pod)
+		if !ok {
+			t.Errorf("%s of a %T", what, obj)
+			return
+		}
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.told = append(i.told, strings.TrimSpace(fmt.Sprintf("%s %s %s %s", what, pod.Name, pod.UID, pod.Annotations["note"])))
+	}
+	_, err = i.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) { say("add", obj) }, UpdateFunc: func(_, obj any) { say("update", obj) }, DeleteFunc: func(obj any) { say("delete", obj) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		i.informer.RunWithContext(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+		client.Close() //nolint:errcheck // the test ends
+	})
+	return i
+}
+
+// await waits until the condition holds.
+func await(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(20 * time.Second); !is(); {
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+// awaitTold waits until the informer has told just this, in some order within each line.
+func (i *informed) awaitTold(t *testing.T, want ...string) {
+	t.Helper()
+	await(t, strings.Join(want, ", "), func() bool { return len(i.sofar()) >= len(want) })
+	if got := i.sofar(); strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Fatalf("told %q, want %q", got, want)
+	}
+}
+
+func (i *informed) sofar() []string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return append([]string(nil), i.told...)
+}
+
+// pods returns UIDs by name.
+func (i *informed) pods() map[string]string {
+	out := map[string]string{}
+	for _, obj := range i.informer.GetStore().List() {
+		if pod, ok := obj.(*corev1.Pod); ok {
+			out[pod.Name] = string(pod.UID)
+		}
+	}
+	return out
+}
+
+func (i *informed) awaitPods(t *testing.T, want map[string]string) {
+	t.Helper()
+	await(t, fmt.Sprint(want), func() bool { return i.informer.HasSynced() && maps.Equal(i.pods(), want) })
+}
+
+func TestSource_editLeavesTheVersionAsItWas_isTold(t *testing.T) {
+	f := newFakeKubelet(t)
+	f.start(t)
+	f.put(newPod("a", "1"))
+	i := inform(t, f, Kubelet, apiServer{})
+	i.awaitTold(t, "add a 1")
+	f.put(newPod("a", "1", note("x")))
+	f.put(newPod("a", "1", note("x"))) // says nothing new
+	f.put(newPod("a", "1", note("y")))
+	i.awaitTold(t, "add a 1", "update a 1 x", "update a 1 y")
+	if s := i.source.State(); s.From != Kubelet || s.Err != nil || time.Since(s.Heard) > time.Minute {
+		t.Errorf("state %+v", s)
+	}
+}
+
+// The kubelet goes on listing a pod whose end it has told.
+func TestSource_endedPodIsStillListed_isNotTakenForANewOne(t *testing.T) {
+	f := newFakeKubelet(t)
+	f.start(t)
+	f.put(newPod("a", "1"), newPod("b", "2"))
+	i := inform(t, f, Kubelet, apiServer{}, func(at *times) { at.renewal = 50 * time.Millisecond })
+	i.awaitPods(t, map[string]string{"a": "1", "b": "2"})
+	f.end(newPod("a", "1"), true)
+	i.awaitPods(t, map[string]string{"b": "2"})
+	f.put(newPod("c", "3"))
+	i.awaitPods(t, map[string]string{"b": "2", "c": "3"})
+	for _, said := range i.sofar()[2:] {
+		if said != "delete a 1" && said != "add c 3" {
+			t.Errorf("told %q", said)
+		}
+	}
+}
+
+func TestSource_lostEvents_areFoundByTheNextList(t *testing.T) {
+	f := newFakeKubelet(t)
+	f.start(t)
+	gone := newPod("gone", "1")
+	f.put(gone, newPod("edited", "2"))
+	i := inform(t, f, Kubelet, apiServer{}, func(at *times) { at.renewal = 100 * time.Millisecond })
+	i.awaitPods(t, map[string]string{"gone": "1", "edited": "2"})
+	f.change(func() { delete(f.pods, gone.UID) })
+	f.putSilently(newPod("edited", "2", note("x")))
+	f.putSilently(newPod("new", "3"))
+	i.awaitPods(t, map[string]string{"edited": "2", "new": "3"})
+	await(t, "three changes are counted", func() bool { return i.source.State().Missed == 3 })
+}
+
+// A successor may be there before its predecessor has ended: of static pods, and in a stream that mixes a deletion and a creation.
+func TestSource_predecessorEndsLast_theSuccessorStays(t *testing.T) {
+	for name, pods := range map[string][2]*corev1.Pod{
+		"created": {newPod("db-0", "1", created(100)), newPod("db-0", "2", created(200))},
+		"static":  {newPod("db-0", "1", seenAtTime("2026-01-02T10:00:00.5Z")), newPod("db-0", "2", seenAtTime("2026-01-02T12:00:00.25+02:00"), created(0))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFakeKubelet(t)
+			f.start(t)
+			old, next := pods[0], pods[1]
+			if name == "static" {
+				next.Annotations[seenAt] = "2026-01-02T12:00:00.75+02:00"
+			}
+			f.put(old)
+			i := inform(t, f, Kubelet, apiServer{})
+			i.awaitPods(t, map[string]string{"db-0": "1"})
+			f.put(next)
+			i.awaitPods(t, map[string]string{"db-0": "2"})
+			ending := old.DeepCopy()
+			ending.DeletionTimestamp = new(metav1.Now())
+			f.put(ending)
+			f.end(old, false)
+			f.put(newPod("other", "3"))
+			i.awaitPods(t, map[string]string{"db-0": "2", "other": "3"})
+			for _, said := range i.sofar() {
+				if strings.HasPrefix(said, "delete") {
+					t.Errorf("told %q", said)
+				}
+			}
+		})
+	}
+}
+
+// The newest pod of a name may end first. What becomes of the other one is in the next list only.
+func TestSource_successorEndsFirst_thePredecessorIsBack(t *testing.T) {
+	f := newFakeKubelet(t)
+	f.start(t)
+	f.put(newPod("a", "1", created(100)), newPod("a", "2", created(200)))
+	i := inform(t, f, Kubelet, apiServer{})
+	i.awaitPods(t, map[string]string{"a": "2"})
+	f.end(newPod("a", "2"), false)
+	i.awaitPods(t, map[string]string{"a": "1"})
+}
+
+func TestSource_kubeletRestarts_nothingIsToldTwice(t *testing.T) {
+	f := newFakeKubelet(t)
+	f.start(t)
+	f.put(newPod("stays", "1"), newPod("goes", "2"))
+	i := inform(t, f, Auto, apiServer{}, func(at *times) { at.patience = time.Minute })
+	i.awaitPods(t, map[string]string{"stays": "1", "goes": "2"})
+	f.stop()
+	await(t, "the loss is seen", func() bool { return i.source.State().Err != nil })
+	f.change(func() {
+		delete(f.pods, "2")
+		f.refuses = status.Error(codes.FailedPrecondition, "Kubelet is initializing")
+	})
+	f.start(t)
+	await(t, "it says why", func() bool {
+		err := i.source.State().Err
+		return err != nil && strings.Contains(err.Error(), "does not know its pods yet")
+	})
+	f.change(func() { f.refuses = nil })
+	i.awaitPods(t, map[string]string{"stays": "1"})
+	if got := i.sofar(); len(got) != 3 || got[2] != "delete goes 2" {
+		t.Errorf("told %q", got)
+	}
+	if s := i.source.State(); s.From != Kubelet || s.Err != nil || s.Moves != 0 || s.Missed != 0 {
+		t.Errorf("state %+v", s)
+	}
+}
+
+// Kubelets are upgraded, and taken back: no pod is forgotten meanwhile, and none is new again.
+func TestSource_kubeletComesAndGoes_podsStay(t *testing.T) {
+	api := newAPIServer()
+	for _, pod := range []*corev1.Pod{newPod("a", "1"), newPod("b", "2")} {
+		api.Add(pod.DeepCopy())
+	}
+	f := newFakeKubelet(t)
+	f.put(newPod("a", "1"), newPod("b", "2"))
+	i := inform(t, f, Auto, api)
+	both := map[string]string{"a": "1", "b": "2"}
+	i.awaitPods(t, both)
+	if from := i.source.State().From; from != API {
+		t.Fatalf("without a kubelet pods come from %q", from)
+	}
+	f.start(t)
+	await(t, "the kubelet is found", func() bool { return i.source.State().From == Kubelet })
+	i.awaitPods(t, both)
+	f.put(newPod("c", "3"))
+	i.awaitPods(t, map[string]string{"a": "1", "b": "2", "c": "3"})
+	api.Add(newPod("c", "3"))
+	f.stop()
+	await(t, "the API server is back", func() bool { return i.source.State().From == API })
+	api.Add(newPod("d", "4"))
+	i.awaitPods(t, map[string]string{"a": "1", "b": "2", "c": "3", "d": "4"})
+	for _, said := range i.sofar() {
+		if strings.HasPrefix(said, "delete") {
+			t.Errorf("told %q", said)
+		}
+	}
+	if n := strings.Count(strings.Join(i.sofar(), "\n"), "add "); n != 4 {
+		t.Errorf("%d pods were added: %q", n, i.sofar())
+	}
+	if s := i.source.State(); s.Moves != 2 {
+		t.Errorf("state %+v", s)
+	}
+}
+
+func TestSource_modeAPI_neverAsksTheKubelet(t *testing.T) {
+	api := newAPIServer()
+	api.Add(newPod("a", "1"))
+	f := newFakeKubelet(t)
+	f.start(t)
+	i := inform(t, f, API, api)
+	i.awaitPods(t, map[string]string{"a": "1"})
+	if s := i.source.State(); s.From != API {
+		t.Errorf("state %+v", s)
+	}
+}
+
+// Whatever is at the socket, the API server has the pods.
+func TestSource_nothingUsableAtTheSocket_theAPIServerIsAsked(t *testing.T) {
+	for name, prepare := range map[string]func(*fakeKubelet){
+		"gate is off": func(f *fakeKubelet) { f.refuses = status.Error(codes.Unimplemented, "unknown service v1alpha1.Pods") },
+		"not ready":   func(f *fakeKubelet) { f.refuses = status.Error(codes.FailedPrecondition, "Kubelet is initializing") },
+		"garbage": func(f *fakeKubelet) {
+			f.instead = []*podsv1alpha1.WatchPodsEvent{{Type: podsv1alpha1.EventType_ADDED, Pod: []byte("\xff\xff")}}
+		},
+		"no name": func(f *fakeKubelet) {
+			f.instead = []*podsv1alpha1.WatchPodsEvent{event(podsv1alpha1.EventType_ADDED, newPod("", "1"))}
+		},
+		"no list": func(f *fakeKubelet) {
+			f.instead = []*podsv1alpha1.WatchPodsEvent{event(podsv1alpha1.EventType_DELETED, newPod("a", "1"))}
+		},
+		"too large": func(f *fakeKubelet) {
+			f.instead = []*podsv1alpha1.WatchPodsEvent{event(podsv1alpha1.EventType_ADDED, newPod("a", "1", note(strings.Repeat("x", maxMessage))))}
+		},
+		"unknown event": func(f *fakeKubelet) { f.instead = []*podsv1alpha1.WatchPodsEvent{{Type: 99}} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := newAPIServer()
+			api.Add(newPod("a", "1"))
+			f := newFakeKubelet(t)
+			prepare(f)
+			f.start(t)
+			i := inform(t, f, Auto, api)
+			i.awaitPods(t, map[string]string{"a": "1"})
+			if s := i.source.State(); s.From != API {
+				t.Errorf("state %+v", s)
+			}
+		})
+	}
+}
+
+func TestSource_manyAndLargePods_areListed(t *testing.T) {
+	f := newFakeKubelet(t)
+	f.start(t)
+	f.put(newPod("large", "large", note(strings.Repeat("x", 2<<20))))
+	for n := range 1000 {
+		f.put(newPod(fmt.Sprint("pod-", n), fmt.Sprint("uid-", n)))
+	}
+	i := inform(t, f, Kubelet, apiServer{})
+	await(t, "all pods", func() bool { return len(i.pods()) == 1001 })
+}
+
+func TestClient_pod(t *testing.T) {
+	f := newFakeKubelet(t)
+	f.start(t)
+	f.put(newPod("a", "1", created(100)), newPod("a", "2", created(200)))
+	client, err := NewClient(f.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close() //nolint:errcheck // the test ends
+	f.limited = 3
+	if pod, err := client.Pod(t.Context(), "1"); err != nil || pod.UID != "1" {
+		t.Errorf("by UID: %v, %v", pod, err)
+	}
+	if pod, err := client.Named(t.Context(), "shop", "a"); err != nil || pod.UID != "2" {
+		t.Errorf("by name: %v, %v", pod, err)
+	}
+	if _, err := client.Pod(t.Context(), "3"); !errors.Is(err, podnet.ErrNoPod) {
+		t.Errorf("unknown UID: %v", err)
+	}
+	if _, err := client.Named(t.Context(), "shop", "b"); !errors.Is(err, podnet.ErrNoPod) {
+		t.Errorf("unknown name: %v", err)
+	}
+	f.change(func() { f.silent = true })
+	soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := client.Named(soon, "shop", "a"); err == nil {
+		t.Error("a silent kubelet has answered")
+	}
+	f.stop()
+	if _, err := client.Pod(t.Context(), "1"); err == nil || !strings.Contains(err.Error(), f.socket) {
+		t.Errorf("without a kubelet: %v", err)
+	}
+}
