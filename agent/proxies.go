@@ -106,7 +106,7 @@ func keptProxyName(kind runtime.Object) string {
 	return ""
 }
 
-// mapProxyKinds adds the kinds of proxies to those that need no question to the API server.
+// mapProxyKinds maps the kinds of proxies: see knownKinds.
 func mapProxyKinds(known *meta.DefaultRESTMapper) {
 	known.Add(v1alpha1.GroupVersion().WithKind("ProxyProfile"), meta.RESTScopeRoot)
 	known.Add(v1alpha1.GroupVersion().WithKind("ManagedProxy"), meta.RESTScopeNamespace)

@@ -101,7 +101,7 @@ func mayAskByNow(v visit, config intent.Config, contact *outage.Contact, proxies
 // askCurrent returns pod and namespace as they are now. Of a pod that opts out the namespace is not asked for: only the pod decides about that.
 func askCurrent(ctx context.Context, pods Pods, v visit, config intent.Config) (pod *corev1.Pod, ns *corev1.Namespace, err error) {
 	if pod, err = pods.Current(ctx, v.sandbox); err == nil {
-		if now, errNow := intent.Of(pod, v.ns, config); errNow == nil && now.Removes() {
+		if now, errNow := intent.Of(pod, v.ns, config); errNow == nil && now.Reason == intent.OptedOut {
 			return pod, v.ns, nil
 		}
 		ns, err = pods.CurrentNamespace(ctx, v.sandbox.Namespace)
@@ -227,7 +227,7 @@ func outdated(ctx context.Context, b Backend, pods Pods, v visit, config intent.
 	if err != nil || !present {
 		return false, nil //nolint:nilerr // the removal meets the same error, and knows what it means
 	}
-	pod, ns, err := askCurrent(ctx, pods, v.sandbox)
+	pod, ns, err := askCurrent(ctx, pods, v, config)
 	if errors.Is(err, podnet.ErrNoPod) {
 		return true, nil
 	}

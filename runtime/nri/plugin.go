@@ -57,7 +57,7 @@ const (
 	createContainer = "CreateContainer"
 )
 
-// Static pods are recognised by their source, which is not the API. The API server knows them by another UID, the kubelet by the one that events have.
+// Static pods are recognised by their source, which is not the API. The API server knows them by another UID than events have, the kubelet by the same.
 const (
 	sourceAnnotation = "kubernetes.io/config.source"
 	sourceAPI        = "api"
