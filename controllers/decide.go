@@ -40,15 +40,17 @@ type written struct {
 type decision struct {
 	write bool
 	wait  time.Duration // then decide again
+	shown bool          // the pod has it: it is dropped
 }
 
 // decide returns what to do with a report:
 //
 //   - A report is dropped if the pod in the cache shows it, unless this process wrote another one last: the cache may be behind.
+//   - Of a report that this process wrote last only the annotations have to be there, if conditions in the cache stay behind (see Writer.Lags).
 //   - A report that this process wrote last waits until the cache shows it, and for cacheLag at most.
 //   - A repeated failure, and a success report of a pod that is still starting, wait.
 //   - Everything else is written.
-func decide(q queued, last written, shown *corev1.Pod, now time.Time) decision {
+func decide(q queued, last written, shown *corev1.Pod, lags bool, now time.Time) decision {
 	age, wrote := now.Sub(last.at), !last.at.IsZero()
 	if wrote && !q.report.sameAs(last.report) {
 		if q.report.repeats() && last.report.Reason == q.report.Reason && age < failurePause {
@@ -56,8 +58,8 @@ func decide(q queued, last written, shown *corev1.Pod, now time.Time) decision {
 		}
 		return decision{write: true}
 	}
-	if q.report.shownOn(shown) {
-		return decision{}
+	if q.report.shownOn(shown) || lags && wrote && q.report.annotatedOn(shown) {
+		return decision{shown: true}
 	}
 	if wrote && age < cacheLag {
 		return decision{wait: cacheLag - age}

@@ -41,10 +41,10 @@ func TestDecide(t *testing.T) {
 		want    decision
 	}{
 		"nothing was written":                 {report: good, want: decision{write: true}},
-		"the pod says so":                     {report: good, shown: &good},
+		"the pod says so":                     {report: good, shown: &good, want: decision{shown: true}},
 		"the pod says something else":         {report: good, shown: &wrong, want: decision{write: true}},
 		"it was written, not shown yet":       {report: good, last: &good, lastAge: time.Second, want: decision{wait: cacheLag - time.Second}},
-		"it was written, and is shown":        {report: good, last: &good, lastAge: time.Second, shown: &good},
+		"it was written, and is shown":        {report: good, last: &good, lastAge: time.Second, shown: &good, want: decision{shown: true}},
 		"the pod still says what was retried": {report: good, last: &wrong, lastAge: time.Second, shown: &good, want: decision{write: true}},
 		"the same, with a slow cache":         {report: good, last: &wrong, lastAge: time.Minute, shown: &good, want: decision{write: true}},
 		"the cache may be behind":             {report: good, last: &wrong, lastAge: cacheLag - 1, shown: &good, want: decision{write: true}},
@@ -53,7 +53,7 @@ func TestDecide(t *testing.T) {
 		"somebody has taken it away":          {report: good, last: &good, lastAge: cacheLag, want: decision{write: true}},
 		"a failure goes on":                   {report: failedAgain, last: &failed, lastAge: 10 * time.Second, shown: &failed, want: decision{wait: 20 * time.Second}},
 		"a failure goes on for long":          {report: failedAgain, last: &failed, lastAge: failurePause, shown: &failed, want: decision{write: true}},
-		"a failure that the pod shows":        {report: failed, last: &failed, lastAge: 10 * time.Second, shown: &failed},
+		"a failure that the pod shows":        {report: failed, last: &failed, lastAge: 10 * time.Second, shown: &failed, want: decision{shown: true}},
 		"another failure":                     {report: failed, last: &wrong, lastAge: 10 * time.Second, shown: &wrong, want: decision{write: true}},
 		"another mistake of the owner":        {report: wrong, last: &failed, lastAge: 10 * time.Second, shown: &failed, want: decision{write: true}},
 		"good news after a failure":           {report: good, last: &failed, lastAge: time.Second, shown: &failed, want: decision{write: true}},
@@ -74,7 +74,7 @@ func TestDecide(t *testing.T) {
 			if c.phase != "" {
 				shown.Status.Phase = c.phase
 			}
-			if got := decide(queued{report: c.report, since: ago(c.since)}, last, shown, now); got != c.want {
+			if got := decide(queued{report: c.report, since: ago(c.since)}, last, shown, false, now); got != c.want {
 				t.Errorf("got %+v, want %+v", got, c.want)
 			}
 		})
@@ -85,8 +85,31 @@ func TestDecide(t *testing.T) {
 func TestDecide_reportFoundOnThePod_isNoWriteOfOurs(t *testing.T) {
 	good, bad := goodReport(), goodReport()
 	bad.Status, bad.Reason = podreport.StatusFailed, podreport.ReasonRedirectFailed
-	if got := decide(queued{report: good}, written{report: bad, version: "8"}, showing(t, "9", &good), time.Unix(10000, 0)); got != (decision{}) {
+	if got := decide(queued{report: good}, written{report: bad, version: "8"}, showing(t, "9", &good), false, time.Unix(10000, 0)); got != (decision{shown: true}) {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// The kubelet gives conditions as they were when it last changed the status itself: a report must not be written again and again.
+func TestDecide_conditionsStayBehind_annotationsAreEnough(t *testing.T) {
+	good, bad, before := goodReport(), goodReport(), goodReport()
+	bad.Status, bad.Reason = podreport.StatusFailed, podreport.ReasonRedirectFailed
+	now := time.Unix(10000, 0)
+	pod := showing(t, "9", &good)
+	pod.Status.Conditions = showing(t, "9", &bad).Status.Conditions
+	wrote := written{report: good, at: now.Add(-time.Hour)}
+	if got := decide(queued{report: good}, wrote, pod, true, now); got != (decision{shown: true}) {
+		t.Errorf("an old condition: %+v", got)
+	}
+	if got := decide(queued{report: good}, wrote, pod, false, now); !got.write {
+		t.Errorf("the same by the API server: %+v", got)
+	}
+	if got := decide(queued{report: good}, written{}, pod, true, now); !got.write {
+		t.Errorf("nothing was written by this agent: %+v", got)
+	}
+	before.SpecHash = "of another agent"
+	if got := decide(queued{report: good}, wrote, showing(t, "9", &before), true, now); !got.write {
+		t.Errorf("another agent's report: %+v", got)
 	}
 }
 

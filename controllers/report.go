@@ -73,6 +73,11 @@ func (r Report) shownOn(pod *corev1.Pod) bool {
 	if c == nil || c.Status != r.condition() || c.Reason != r.Reason || c.Message != truncate(r.Message) {
 		return false
 	}
+	return r.annotatedOn(pod)
+}
+
+// annotatedOn is shownOn for annotations.
+func (r Report) annotatedOn(pod *corev1.Pod) bool {
 	if r.Status == "" {
 		return !r.contradicts(pod)
 	}

@@ -279,7 +279,7 @@ func TestWhatAPodForgesIsOverwritten(t *testing.T) {
 			if got.Status != c.want.Status || got.Reason != c.want.Reason {
 				t.Errorf("report %+v", got)
 			}
-			if d := decide(queued{report: got}, written{}, pod, metav1Now().Time); !d.write {
+			if d := decide(queued{report: got}, written{}, pod, false, metav1Now().Time); !d.write {
 				t.Error("what was forged stays on the pod")
 			}
 		})

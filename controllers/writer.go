@@ -36,6 +36,10 @@ type Writer struct {
 	// Failed is called with each report of a failure that a pod has now, and not with its repetitions. It must not wait, and may be nil.
 	Failed func(Report)
 
+	// Lags reports whether conditions of pods in the cache may stay as they were for as long as nothing else changes in the pod's status, as those that
+	// the kubelet gives do. It may be nil.
+	Lags func() bool
+
 	client   client.StatusClient
 	pods     Pods
 	recorder events.EventRecorder
@@ -133,14 +137,14 @@ func (w *Writer) handle(ctx context.Context, q queued) (wait time.Duration, err 
 	w.mu.Lock()
 	last := w.last[q.report.Sandbox.UID]
 	w.mu.Unlock()
-	switch d := decide(q, last, pod, w.now()); {
+	switch d := decide(q, last, pod, w.Lags != nil && w.Lags(), w.now()); {
 	case d.write:
 		return 0, w.write(ctx, q.report, pod)
 	case d.wait > 0:
 		return d.wait, nil
 	case last.at.IsZero():
 		last = written{report: q.report, version: pod.ResourceVersion}
-	case q.report.shownOn(pod):
+	case d.shown:
 		last.version = pod.ResourceVersion
 	}
 	w.remember(last)

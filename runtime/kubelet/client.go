@@ -32,8 +32,8 @@ import (
 const DefaultSocket = "/var/lib/kubelet/pods-api/pods-api.sock"
 
 const (
-	// maxMessage bounds one pod. The API server takes objects of 3 MiB at most.
-	maxMessage = 16 << 20
+	// maxMessage bounds one answer, which may be a list of all pods: 250 of 20 KiB are 5 MiB, more than gRPC's default.
+	maxMessage = 64 << 20
 	// maxPods bounds the pods of a node. Kubelets have 110 unless they are told otherwise.
 	maxPods = 10_000
 	// silence is how long the kubelet may take for its next message of an initial list, and for one pod.
@@ -120,6 +120,17 @@ func (c *Client) Named(ctx context.Context, namespace, name string) (*corev1.Pod
 	return nil, podnet.ErrNoPod
 }
 
+// relist returns the messages about all pods that are listed now.
+func (c *Client) relist(ctx context.Context) ([][]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, silence)
+	defer cancel()
+	got, err := c.pods.ListPods(ctx, &podsv1alpha1.ListPodsRequest{})
+	if err != nil {
+		return nil, c.failure(err)
+	}
+	return got.GetPods(), nil
+}
+
 // serves reports whether the kubelet gives all of its pods now.
 func (c *Client) serves(ctx context.Context) bool {
 	s, err := c.list(ctx)
@@ -200,7 +211,7 @@ func (s *stream) begin(alive func()) error {
 			if err != nil {
 				return err
 			}
-			s.pods.add(pod)
+			s.pods.add(told{pod, e.GetPod()})
 		default:
 			return fmt.Errorf("the kubelet at %s began its list of pods with the event %s", s.client.socket, e.GetType())
 		}
@@ -224,18 +235,18 @@ func (s *stream) next() (*podsv1alpha1.WatchPodsEvent, error) {
 }
 
 // event waits for the next pod that was added, modified or deleted. Of a deleted one there are names and UID only.
-func (s *stream) event() (pod *corev1.Pod, isDeleted bool, err error) {
+func (s *stream) event() (p told, isDeleted bool, err error) {
 	e, err := s.next()
 	if err != nil {
-		return nil, false, err
+		return p, false, err
 	}
 	switch e.GetType() {
 	case podsv1alpha1.EventType_ADDED, podsv1alpha1.EventType_MODIFIED:
 	case podsv1alpha1.EventType_DELETED:
 		isDeleted = true
 	default:
-		return nil, false, fmt.Errorf("the kubelet at %s sent the event %s", s.client.socket, e.GetType())
+		return p, false, fmt.Errorf("the kubelet at %s sent the event %s", s.client.socket, e.GetType())
 	}
-	pod, err = decode(e.GetPod())
-	return pod, isDeleted, err
+	pod, err := decode(e.GetPod())
+	return told{pod, e.GetPod()}, isDeleted, err
 }

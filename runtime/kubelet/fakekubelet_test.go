@@ -27,7 +27,7 @@ type fakeKubelet struct {
 	pods    map[types.UID]*corev1.Pod
 	clients map[chan *podsv1alpha1.WatchPodsEvent]bool
 	refuses error // what every call is answered with
-	limited int   // so many GetPod calls are too many
+	limited int   // so many unary calls are too many
 	// instead replaces the messages of the streams that begin from now on.
 	instead []*podsv1alpha1.WatchPodsEvent
 	silent  bool // streams get no message
@@ -185,4 +185,22 @@ func (f *fakeKubelet) GetPod(_ context.Context, r *podsv1alpha1.GetPodRequest) (
 		return nil, status.Errorf(codes.NotFound, "pod with UID %s not found", r.GetPodUID())
 	}
 	return &podsv1alpha1.GetPodResponse{Pod: event(podsv1alpha1.EventType_ADDED, pod).GetPod()}, nil
+}
+
+// ListPods is a method of the protocol.
+func (f *fakeKubelet) ListPods(context.Context, *podsv1alpha1.ListPodsRequest) (*podsv1alpha1.ListPodsResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.limited > 0 {
+		f.limited--
+		return nil, status.Error(codes.ResourceExhausted, "rejected by rate limit")
+	}
+	if f.refuses != nil {
+		return nil, f.refuses
+	}
+	out := &podsv1alpha1.ListPodsResponse{}
+	for _, pod := range f.pods {
+		out.Pods = append(out.Pods, event(podsv1alpha1.EventType_ADDED, pod).GetPod())
+	}
+	return out, nil
 }

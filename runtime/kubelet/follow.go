@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"istio-pod-network-controller/internal/jitter"
@@ -54,21 +55,16 @@ func (s *Source) follow(ctx context.Context, from *stream, initial bool) watch.I
 		if initial {
 			clear(s.roster.pods)
 		}
-		err := f.tell(s.roster.listed(from.pods)...)
+		err := f.tell(s.roster.listed(from.pods, nil)...)
 		if initial && err == nil {
 			err = f.tell(s.roster.bookmark())
 		}
 		for err == nil {
-			isOld, failure := s.pass(f, from)
-			if failure != nil {
+			if failure := s.pass(ctx, f, from); ctx.Err() == nil && failure != nil {
 				s.fails(ctx, failure)
 			}
 			if from, err = s.again(ctx); err == nil {
-				news := s.roster.listed(from.pods)
-				if isOld {
-					s.misses(len(news))
-				}
-				err = f.tell(news...)
+				err = f.tell(s.roster.listed(from.pods, nil)...)
 			}
 		}
 		if from != nil {
@@ -81,31 +77,93 @@ func (s *Source) follow(ctx context.Context, from *stream, initial bool) watch.I
 	return f.watch
 }
 
-// pass passes on what the kubelet says, until its stream is old, or has ended with an error. It closes the stream.
-func (s *Source) pass(f feed, from *stream) (isOld bool, err error) {
-	defer from.close()
-	old := time.AfterFunc(s.times.renewal/2+jitter.Full(s.times.renewal), from.close)
-	for {
-		pod, isDeleted, err := from.event()
-		if err != nil {
-			if isOld = !old.Stop(); isOld {
-				err = nil
+// heard is what the kubelet said.
+type heard struct {
+	told
+
+	isDeleted bool
+	err       error
+}
+
+// listen gives what a stream says, until it ends or done is closed.
+func (s *stream) listen(done <-chan struct{}) <-chan heard {
+	out := make(chan heard)
+	go func() {
+		for h := (heard{}); h.err == nil; {
+			h.told, h.isDeleted, h.err = s.event()
+			select {
+			case out <- h:
+			case <-done:
+				return
 			}
-			return isOld, err
+		}
+	}()
+	return out
+}
+
+// answered is a list that the kubelet was asked for.
+type answered struct {
+	messages [][]byte
+	err      error
+}
+
+// pass passes on what the kubelet says, until its stream ends. It closes the stream. From time to time it asks for all pods, and passes on what the
+// stream has left out. A pod of which the stream says something meanwhile is left to the next list: it is not known which of the two is older.
+func (s *Source) pass(ctx context.Context, f feed, from *stream) error {
+	done := make(chan struct{})
+	defer close(done)
+	defer from.close()
+	says, ask := from.listen(done), time.NewTimer(jitter.Full(2*s.times.list))
+	defer ask.Stop()
+	lists, later := make(chan answered, 1), map[types.UID]bool{}
+	isAsked, failures := false, 0
+	for {
+		var news []watch.Event
+		select {
+		case h := <-says:
+			if h.err != nil {
+				return h.err
+			}
+			remain := false
+			if later[h.pod.UID] = true; h.isDeleted {
+				news, remain = s.roster.removed(h.pod)
+			} else {
+				news = s.roster.changed(h.told)
+			}
+			if remain && !isAsked {
+				ask.Reset(0)
+			}
+		case <-ask.C:
+			isAsked = true
+			clear(later)
+			go func() {
+				messages, err := s.client.relist(ctx)
+				lists <- answered{messages, err}
+			}()
+			continue
+		case l := <-lists:
+			isAsked = false
+			ask.Reset(jitter.Full(2 * s.times.list))
+			all, err := s.roster.read(l.messages)
+			if err = errors.Join(l.err, err); err != nil {
+				if failures++; failures == mostFailures {
+					return err
+				}
+				continue
+			}
+			failures = 0
+			news = s.roster.listed(all, later)
+			s.misses(len(news))
 		}
 		s.hears()
-		news, remain := []watch.Event(nil), false
-		if isDeleted {
-			news, remain = s.roster.removed(pod)
-		} else {
-			news = s.roster.changed(pod)
-		}
-		if err := f.tell(news...); err != nil || remain {
-			old.Stop()
-			return false, err
+		if err := f.tell(news...); err != nil {
+			return err
 		}
 	}
 }
+
+// mostFailures is how many lists in a row may fail: the kubelet refuses those who ask too often together.
+const mostFailures = 3
 
 // again opens the next stream. Auto gives up a kubelet that does not answer for long.
 func (s *Source) again(ctx context.Context) (*stream, error) {

@@ -25,12 +25,15 @@ type roster struct {
 	pods    map[types.NamespacedName]known
 	version uint64
 	seed    maphash.Seed
+	// ended are sums of messages about pods that have ended for good: those of the newest list.
+	ended map[uint64]bool
 }
 
 // known is a pod as it was told last.
 type known struct {
 	pod *corev1.Pod // with its names, UID and times only
-	sum uint64      // of all of it
+	// message and content are sums. The kubelet's restart changes messages, which are quicker to compare, and not the content.
+	message, content uint64
 	// others are older pods of that name that have not ended, as far as is known.
 	others map[types.UID]bool
 }
@@ -43,33 +46,34 @@ func newRoster() *roster {
 func (r *roster) last() string { return strconv.FormatUint(r.version, 10) }
 
 // changed returns the event of a pod that was added or modified: none if it says nothing new.
-func (r *roster) changed(pod *corev1.Pod) []watch.Event {
-	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
-	sum := r.sum(pod)
+func (r *roster) changed(p told) []watch.Event {
+	name := nameOf(p.pod)
 	was, isKnown := r.pods[name]
+	now := known{pod: identity(p.pod), message: maphash.Bytes(r.seed, p.message), content: r.content(p.pod), others: was.others}
 	switch {
-	case isKnown && was.pod.UID == pod.UID && was.sum == sum:
-		return nil
-	case isKnown && was.pod.UID != pod.UID && !newer(pod, was.pod):
-		was.others[pod.UID] = true
-		return nil
 	case !isKnown:
-		was.others = map[types.UID]bool{}
-	case was.pod.UID != pod.UID:
-		was.others[was.pod.UID] = true
+		now.others = map[types.UID]bool{}
+	case was.pod.UID == p.pod.UID && was.content == now.content:
+		was.message = now.message
+		r.pods[name] = was
+		return nil
+	case was.pod.UID != p.pod.UID && !newer(p.pod, was.pod):
+		was.others[p.pod.UID] = true
+		return nil
+	case was.pod.UID != p.pod.UID:
+		now.others[was.pod.UID] = true
 	}
-	was.pod, was.sum = identity(pod), sum
-	r.pods[name] = was
+	r.pods[name] = now
 	kind := watch.Modified
 	if !isKnown {
 		kind = watch.Added
 	}
-	return []watch.Event{{Type: kind, Object: r.stamp(pod)}}
+	return []watch.Event{{Type: kind, Object: r.stamp(p.pod)}}
 }
 
-// removed returns the event of a pod that has ended: none if it was not the newest of its name. If others remain, only a new list says how they are.
+// removed returns the event of a pod that has ended: none if it was not the newest of its name. If others remain, only a list says how they are.
 func (r *roster) removed(pod *corev1.Pod) (out []watch.Event, remain bool) {
-	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	name := nameOf(pod)
 	was, isKnown := r.pods[name]
 	switch {
 	case !isKnown:
@@ -82,17 +86,22 @@ func (r *roster) removed(pod *corev1.Pod) (out []watch.Event, remain bool) {
 	return []watch.Event{{Type: watch.Deleted, Object: r.stamp(was.pod)}}, len(was.others) > 0
 }
 
-// listed returns the events of a list: of what is new in it, and of pods that it lacks.
-func (r *roster) listed(all list) []watch.Event {
+// listed returns the events of a list: of what is new in it, and of pods that it lacks. Pods in later have been told since the list was asked for.
+func (r *roster) listed(all list, later map[types.UID]bool) []watch.Event {
 	var out []watch.Event
 	for name, was := range r.pods {
-		if _, ok := all[name]; !ok {
+		if _, ok := all[name]; !ok && !later[was.pod.UID] {
 			gone, _ := r.removed(was.pod)
 			out = append(out, gone...)
 		}
 	}
 	for name, l := range all {
-		out = append(out, r.changed(l.pod)...)
+		if later[l.pod.UID] {
+			continue
+		}
+		if l.message != nil {
+			out = append(out, r.changed(l.told)...)
+		}
 		now := r.pods[name]
 		now.others = l.others
 		r.pods[name] = now
@@ -104,13 +113,40 @@ func (r *roster) listed(all list) []watch.Event {
 func (r *roster) whole(all list) *corev1.PodList {
 	clear(r.pods)
 	out := &corev1.PodList{}
-	for _, e := range r.listed(all) {
+	for _, e := range r.listed(all, nil) {
 		if pod, ok := e.Object.(*corev1.Pod); ok {
 			out.Items = append(out.Items, *pod)
 		}
 	}
 	out.ResourceVersion = r.last()
 	return out
+}
+
+// read returns the list of messages. What is known already is not decoded again.
+func (r *roster) read(messages [][]byte) (list, error) {
+	byMessage, ended, out := make(map[uint64]*corev1.Pod, len(r.pods)), map[uint64]bool{}, list{}
+	for _, k := range r.pods {
+		byMessage[k.message] = k.pod
+	}
+	for _, message := range messages {
+		sum := maphash.Bytes(r.seed, message)
+		if pod := byMessage[sum]; pod != nil {
+			out.add(told{pod: pod})
+			continue
+		}
+		if !r.ended[sum] {
+			pod, err := decode(message)
+			if err != nil {
+				return nil, err
+			}
+			if out.add(told{pod, message}) {
+				continue
+			}
+		}
+		ended[sum] = true
+	}
+	r.ended = ended
+	return out, nil
 }
 
 // bookmark returns the event that ends the pods with which a watch begins.
@@ -120,35 +156,8 @@ func (r *roster) bookmark() watch.Event {
 	return watch.Event{Type: watch.Bookmark, Object: mark}
 }
 
-// list has the pods of a node by name, the newest of each.
-type list map[types.NamespacedName]listed
-
-type listed struct {
-	pod    *corev1.Pod
-	others map[types.UID]bool // see known
-}
-
-// add puts a pod into the list, unless it has ended for good.
-func (l list) add(pod *corev1.Pod) {
-	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
-		return
-	}
-	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
-	at, ok := l[name]
-	switch {
-	case !ok:
-		at = listed{pod: pod, others: map[types.UID]bool{}}
-	case newer(pod, at.pod):
-		at.others[at.pod.UID] = true
-		at.pod = pod
-	default:
-		at.others[pod.UID] = true
-	}
-	l[name] = at
-}
-
-// sum returns a number that changes with the pod. Maps are sorted on the wire.
-func (r *roster) sum(pod *corev1.Pod) uint64 {
+// content returns a number that changes with the pod. Maps are sorted on the wire.
+func (r *roster) content(pod *corev1.Pod) uint64 {
 	text, err := pod.Marshal()
 	if err != nil { // it was read from such bytes
 		return r.version
@@ -161,6 +170,44 @@ func (r *roster) stamp(pod *corev1.Pod) *corev1.Pod {
 	r.version++
 	pod.ResourceVersion = r.last()
 	return pod
+}
+
+// told is a pod and the kubelet's message about it: nil for a pod that is as it was told last.
+type told struct {
+	pod     *corev1.Pod
+	message []byte
+}
+
+// list has the pods of a node by name, the newest of each.
+type list map[types.NamespacedName]listed
+
+type listed struct {
+	told
+
+	others map[types.UID]bool // see known
+}
+
+// add puts a pod into the list, unless it has ended for good.
+func (l list) add(p told) bool {
+	if p.pod.Status.Phase == corev1.PodSucceeded || p.pod.Status.Phase == corev1.PodFailed {
+		return false
+	}
+	at, ok := l[nameOf(p.pod)]
+	switch {
+	case !ok:
+		at = listed{told: p, others: map[types.UID]bool{}}
+	case newer(p.pod, at.pod):
+		at.others[at.pod.UID] = true
+		at.told = p
+	default:
+		at.others[p.pod.UID] = true
+	}
+	l[nameOf(p.pod)] = at
+	return true
+}
+
+func nameOf(pod *corev1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 }
 
 // newer reports whether a pod is younger than another one of the same name. Static pods have no creation time.
@@ -181,8 +228,8 @@ func seen(pod *corev1.Pod) time.Time {
 func identity(pod *corev1.Pod) *corev1.Pod {
 	out := &corev1.Pod{}
 	out.Namespace, out.Name, out.UID, out.CreationTimestamp = pod.Namespace, pod.Name, pod.UID, pod.CreationTimestamp
-	if seen, ok := pod.Annotations[seenAt]; ok {
-		out.Annotations = map[string]string{seenAt: seen}
+	if at, ok := pod.Annotations[seenAt]; ok {
+		out.Annotations = map[string]string{seenAt: at}
 	}
 	return out
 }

@@ -45,8 +45,8 @@ type Source struct {
 
 // times are how long a Source waits.
 type times struct {
-	// renewal is the mean time after which the kubelet is asked for all pods again: it drops events that come too fast without a word.
-	renewal time.Duration
+	// list is the mean time between two questions for all pods: the kubelet's stream leaves out edits of metadata, and events that come too fast.
+	list time.Duration
 	// patience is how long Auto waits for a kubelet that has served its pods, before it takes the API server: kubelets restart.
 	patience time.Duration
 	// look is the mean time between two looks for a kubelet that serves its pods, while the API server does.
@@ -57,7 +57,7 @@ type times struct {
 func NewSource(client *Client, mode Mode, api cache.ListerWatcherWithContext) *Source {
 	free := make(chan struct{})
 	close(free)
-	return &Source{client: client, mode: mode, api: api, roster: newRoster(), following: free, times: times{renewal: 5 * time.Minute, patience: time.Minute, look: 10 * time.Second}}
+	return &Source{client: client, mode: mode, api: api, roster: newRoster(), following: free, times: times{list: 5 * time.Second, patience: time.Minute, look: 10 * time.Second}}
 }
 
 // ListWithContext lists the pods, for an informer that cannot begin with a watch.

@@ -185,7 +185,7 @@ func TestSource_endedPodIsStillListed_isNotTakenForANewOne(t *testing.T) {
 	f := newFakeKubelet(t)
 	f.start(t)
 	f.put(newPod("a", "1"), newPod("b", "2"))
-	i := inform(t, f, Kubelet, apiServer{}, func(at *times) { at.renewal = 50 * time.Millisecond })
+	i := inform(t, f, Kubelet, apiServer{}, func(at *times) { at.list = 20 * time.Millisecond })
 	i.awaitPods(t, map[string]string{"a": "1", "b": "2"})
 	f.end(newPod("a", "1"), true)
 	i.awaitPods(t, map[string]string{"b": "2"})
@@ -198,12 +198,44 @@ func TestSource_endedPodIsStillListed_isNotTakenForANewOne(t *testing.T) {
 	}
 }
 
+// The kubelet says nothing of an edit of metadata while the pod's status stays as it is.
+func TestSource_editWithoutAnEvent_isFoundByTheNextList(t *testing.T) {
+	f := newFakeKubelet(t)
+	f.start(t)
+	f.put(newPod("a", "1"), newPod("b", "2"))
+	i := inform(t, f, Kubelet, apiServer{}, func(at *times) { at.list = 20 * time.Millisecond })
+	i.awaitPods(t, map[string]string{"a": "1", "b": "2"})
+	f.putSilently(newPod("a", "1", note("x")))
+	await(t, "the edit", func() bool { return len(i.sofar()) > 2 })
+	if got := i.sofar()[2:]; len(got) != 1 || got[0] != "update a 1 x" {
+		t.Errorf("told %q", got)
+	}
+}
+
+// Lists that fail must not go on unseen: edits would be lost. Some may fail, since the kubelet limits all of its callers together.
+func TestSource_listsFail_theStreamBeginsAnew(t *testing.T) {
+	f := newFakeKubelet(t)
+	f.start(t)
+	f.put(newPod("a", "1"))
+	i := inform(t, f, Kubelet, apiServer{}, func(at *times) { at.list = 20 * time.Millisecond })
+	i.awaitPods(t, map[string]string{"a": "1"})
+	f.change(func() { f.limited = mostFailures - 1 })
+	await(t, "some lists that fail", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.limited == 0 })
+	if s := i.source.State(); s.Err != nil {
+		t.Errorf("after %d failures: %v", mostFailures-1, s.Err)
+	}
+	f.change(func() { f.limited = 1 << 30 })
+	await(t, "a failure that is seen", func() bool { return i.source.State().Err != nil })
+	f.putSilently(newPod("a", "1", note("x")))
+	await(t, "the edit, by a new stream", func() bool { return len(i.sofar()) > 1 })
+}
+
 func TestSource_lostEvents_areFoundByTheNextList(t *testing.T) {
 	f := newFakeKubelet(t)
 	f.start(t)
 	gone := newPod("gone", "1")
 	f.put(gone, newPod("edited", "2"))
-	i := inform(t, f, Kubelet, apiServer{}, func(at *times) { at.renewal = 100 * time.Millisecond })
+	i := inform(t, f, Kubelet, apiServer{}, func(at *times) { at.list = 50 * time.Millisecond })
 	i.awaitPods(t, map[string]string{"gone": "1", "edited": "2"})
 	f.change(func() { delete(f.pods, gone.UID) })
 	f.putSilently(newPod("edited", "2", note("x")))

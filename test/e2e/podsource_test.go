@@ -159,7 +159,7 @@ func TestAgentStartsWithoutTheAPIServer(t *testing.T) {
 	caught := catchAll(t)
 	pods, before := make([]*corev1.Pod, outageDialers), make([]sandbox, outageDialers)
 	for i := range pods {
-		s.create(t, endless(dialer(fmt.Sprint("dialer-", i), nil, i, caught.port)))
+		s.create(t, endless(dialer(fmt.Sprint("dialer-", i), asked(), i, caught.port)))
 	}
 	for i := range pods {
 		pods[i] = s.await(t, fmt.Sprint("dialer-", i), isRunning)
