@@ -147,10 +147,14 @@ func isPod(kind runtime.Object) bool {
 	return ok
 }
 
-// keptName returns the name of the file with the objects of a kind, or "". Without them no pod could be worked on.
+// keptName returns the name of the file with the objects of a kind, or "". All kinds of the cache but pods are kept: controller-runtime starts no
+// controller before the whole cache is filled.
 func keptName(kind runtime.Object) string {
-	if _, ok := kind.(*metav1.PartialObjectMetadata); ok {
+	switch kind.(type) {
+	case *metav1.PartialObjectMetadata:
 		return "namespaces"
+	case *corev1.Node:
+		return "nodes"
 	}
 	return keptProxyName(kind)
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"encoding/json"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -77,7 +78,8 @@ func keepNamespace(t *testing.T, seen time.Time) (dir string) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chtimes(file, seen, seen); err != nil {
+	node := filepath.Join(dir, "nodes.json")
+	if err := errors.Join(os.WriteFile(node, []byte(`[{"metadata":{"name":"node"}}]`), 0o600), os.Chtimes(node, seen, seen), os.Chtimes(file, seen, seen)); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -94,7 +96,7 @@ const (
 func TestAnAgentThatStartsWithAKubeletAlone(t *testing.T) {
 	server, seen := newPodAPI(t), time.Now().Add(-time.Hour).Truncate(time.Second)
 	socket, dir := serveKubelet(t, podPlain, podStatic), keepNamespace(t, seen)
-	r := runAgent(t, "http://"+server.addr, false, func(o *Options) { o.PodsFrom, o.KubeletSocket, o.KeepDir = string(kubelet.Kubelet), socket, dir })
+	r := runAgent(t, "http://"+server.addr, false, func(o *Options) { o.PodsFrom, o.KubeletSocket, o.KeepDir, o.StartupTaint = string(kubelet.Kubelet), socket, dir, true })
 	r.awaitNRI(t)
 	r.await(t, "the core", r.core.isSet)
 	if got := r.start(t, nil); got != "" || r.applied.Load() == 0 {

@@ -174,6 +174,7 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	}
 	pods := controllers.Reader{Cache: mgr.GetCache(), Live: mgr.GetAPIReader(), Kubelet: &a.core.source}
 	writer := controllers.NewWriter(mgr.GetClient(), pods, mgr.GetEventRecorder(Name))
+	writer.Away = func() bool { return a.core.contact.Err() != nil }
 	writer.Lags = func() bool { return a.core.source.state().From == kubelet.Kubelet }
 	if a.PodName != "" {
 		s := selfStatus{build: a.Build, backend: a.backends.Name(), podsFrom: a.core.podsFrom, ready: a.ready, hooks: a.hooks(), inspect: &a.inspect}

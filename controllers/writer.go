@@ -36,6 +36,8 @@ type Writer struct {
 	// Failed is called with each report of a failure that a pod has now, and not with its repetitions. It must not wait, and may be nil.
 	Failed func(Report)
 
+	// Away reports whether the API server is known to be away. It may be nil.
+	Away func() bool
 	// Lags reports whether conditions of pods in the cache may stay as they were for as long as nothing else changes in the pod's status, as those that
 	// the kubelet gives do. It may be nil.
 	Lags func() bool
@@ -107,6 +109,10 @@ func (w *Writer) work(ctx context.Context) bool {
 	}
 	wait, err := w.handle(ctx, q)
 	switch {
+	case err != nil && w.Away != nil && w.Away(): // which is logged once
+		log.FromContext(ctx).V(1).Info("status not written", "pod", q.report.Sandbox.Pod(), "podUID", uid, "reason", err.Error())
+		w.queue.AddRateLimited(uid)
+		return true
 	case err != nil:
 		log.FromContext(ctx).Error(err, "status not written", "pod", q.report.Sandbox.Pod(), "podUID", uid)
 		w.queue.AddRateLimited(uid)
