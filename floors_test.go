@@ -59,7 +59,7 @@ var rooms = []room{
 	{dir: "iptables/parking", own: "internal/jitter internal/netns internal/podnet iptables iptables/kernel", others: "golang.org/x/sys/unix"},
 	{dir: "runtime/cri", own: "internal/podnet", others: "google.golang.org/grpc k8s.io/cri-api"},
 	{dir: "runtime/kubelet", own: "internal/jitter internal/podnet", others: "google.golang.org/grpc k8s.io sigs.k8s.io/controller-runtime/pkg/log"}, // pods are what it gives
-	{dir: "runtime/docker", own: "internal/podnet", others: "github.com/containerd/errdefs github.com/moby/moby"}, // errdefs has the client's classes of errors
+	{dir: "runtime/docker", own: "internal/podnet", others: "github.com/containerd/errdefs github.com/moby/moby"},                                    // errdefs has the client's classes of errors
 	{
 		dir: "runtime/nri", own: "internal/jitter internal/podnet",
 		others: "github.com/containerd/log github.com/containerd/nri github.com/go-logr/logr",

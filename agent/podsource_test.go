@@ -96,7 +96,9 @@ const (
 func TestAnAgentThatStartsWithAKubeletAlone(t *testing.T) {
 	server, seen := newPodAPI(t), time.Now().Add(-time.Hour).Truncate(time.Second)
 	socket, dir := serveKubelet(t, podPlain, podStatic), keepNamespace(t, seen)
-	r := runAgent(t, "http://"+server.addr, false, func(o *Options) { o.PodsFrom, o.KubeletSocket, o.KeepDir, o.StartupTaint = string(kubelet.Kubelet), socket, dir, true })
+	r := runAgent(t, "http://"+server.addr, false, func(o *Options) {
+		o.PodsFrom, o.KubeletSocket, o.KeepDir, o.StartupTaint = string(kubelet.Kubelet), socket, dir, true
+	})
 	r.awaitNRI(t)
 	r.await(t, "the core", r.core.isSet)
 	if got := r.start(t, nil); got != "" || r.applied.Load() == 0 {

@@ -38,8 +38,8 @@ type Writer struct {
 
 	// Away reports whether the API server is known to be away. It may be nil.
 	Away func() bool
-	// Lags reports whether conditions of pods in the cache may stay as they were for as long as nothing else changes in the pod's status, as those that
-	// the kubelet gives do. It may be nil.
+	// Lags reports whether conditions of pods in the cache may stay as they were for as long as nothing else changes in the pod's status: the kubelet
+	// gives such. It may be nil.
 	Lags func() bool
 
 	client   client.StatusClient

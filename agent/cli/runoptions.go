@@ -84,13 +84,7 @@ func (o *runOptions) Validate() error {
 	if o.Sidecars && o.Config.AgentNamespace == "" {
 		errs = append(errs, errors.New("--sidecars: --agent-namespace must say where the agents' Lease is"))
 	}
-	if !filepath.IsAbs(o.KubeletSocket) {
-		errs = append(errs, fmt.Errorf("--kubelet-socket: value %q: want an absolute path", o.KubeletSocket))
-	}
-	if o.KeepDir != "" && !filepath.IsAbs(o.KeepDir) {
-		errs = append(errs, fmt.Errorf("--keep-dir: value %q: want an absolute path, or none", o.KeepDir))
-	}
-	errs = append(errs, cmdline.OneOf("pods-from", o.PodsFrom, string(kubelet.Auto), string(kubelet.Kubelet), string(kubelet.API)))
+	errs = append(errs, o.validatePodSource())
 	errs = append(errs, cmdline.OneOf("runtime", o.Runtime, "auto", "containerd", "crio", "docker"), cmdline.OneOf("log-level", o.logLevel, "debug", "info", "error"))
 	o.level = map[string]slog.Level{"debug": slog.LevelDebug, "error": slog.LevelError}[o.logLevel] // info is 0
 	if err := agent.ValidateHealthAddr(o.HealthAddr); err != nil {
@@ -114,6 +108,18 @@ func (o *runOptions) Validate() error {
 	errs = append(errs, validateBackend(o.Backend), validateSidecars(&o.Options), validateTaintKey(o.StartupTaintKey),
 		cmdline.OneOf("nri", o.NRI.Mode, agent.NRIAuto, agent.NRIRequired, agent.NRIOff),
 		cmdline.OneOf("cni", o.CNI, agent.CNIOff, agent.CNIInstall, agent.CNIUninstall), o.cniFlags.validate(), o.IntentFlags.Validate())
+	return errors.Join(errs...)
+}
+
+// validatePodSource returns an error that names each invalid flag of where pods come from, and of what is kept.
+func (o *runOptions) validatePodSource() error {
+	errs := []error{cmdline.OneOf("pods-from", o.PodsFrom, string(kubelet.Auto), string(kubelet.Kubelet), string(kubelet.API))}
+	if !filepath.IsAbs(o.KubeletSocket) {
+		errs = append(errs, fmt.Errorf("--kubelet-socket: value %q: want an absolute path", o.KubeletSocket))
+	}
+	if o.KeepDir != "" && !filepath.IsAbs(o.KeepDir) {
+		errs = append(errs, fmt.Errorf("--keep-dir: value %q: want an absolute path, or none", o.KeepDir))
+	}
 	return errors.Join(errs...)
 }
 

@@ -77,20 +77,13 @@ func clusterCells() []Cell {
 		Name: "e2e-bench", Shows: "each benchmark in the cluster, once and small", Command: []string{"hack/e2e.sh", "-test.run", "^$"},
 		Variables: []string{"E2E_BENCH=small", "E2E_BACKENDS=nftables"}, Testless: true,
 	}))
-	for _, version := range []string{"1.34.4", "1.35.4", "1.36.3"} {
-		list = append(list, round("nri", Cell{
-			Name: "e2e-kubernetes-" + version, Shows: "the end-to-end tests, round nri, on Kubernetes " + version, Variables: []string{"E2E_KUBERNETES=" + version},
-		}))
-	}
-	for _, from := range []string{"kubelet", "api"} {
-		list = append(list, round("nri", Cell{
-			Name: "e2e-pods-" + from, Shows: "the end-to-end tests, round nri, with podsFrom=" + from, Variables: []string{"E2E_VALUES=--set podsFrom=" + from},
-		}))
-	}
-	for _, version := range []string{"1.7.35", "2.3.7"} {
-		list = append(list, round("nri", Cell{
-			Name: "e2e-containerd-" + version, Shows: "the end-to-end tests, round nri, on containerd " + version, Variables: []string{"E2E_CONTAINERD=" + version},
-		}))
+	for _, with := range [][3]string{
+		{"kubernetes-1.34.4", "on Kubernetes 1.34.4", "E2E_KUBERNETES=1.34.4"}, {"kubernetes-1.35.4", "on Kubernetes 1.35.4", "E2E_KUBERNETES=1.35.4"},
+		{"kubernetes-1.36.3", "on Kubernetes 1.36.3", "E2E_KUBERNETES=1.36.3"}, {"pods-kubelet", "with podsFrom=kubelet", "E2E_VALUES=--set podsFrom=kubelet"},
+		{"pods-api", "with podsFrom=api", "E2E_VALUES=--set podsFrom=api"}, {"containerd-1.7.35", "on containerd 1.7.35", "E2E_CONTAINERD=1.7.35"},
+		{"containerd-2.3.7", "on containerd 2.3.7", "E2E_CONTAINERD=2.3.7"},
+	} {
+		list = append(list, round("nri", Cell{Name: "e2e-" + with[0], Shows: "the end-to-end tests, round nri, " + with[1], Variables: []string{with[2]}}))
 	}
 	return append(list,
 		round("kubernetes", Cell{

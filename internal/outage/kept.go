@@ -205,7 +205,7 @@ func (f *keptFile) begin(answers <-chan answer, objects []client.Object, at time
 
 // newObject returns an empty object of the kind.
 func (f *keptFile) newObject() client.Object {
-	object, _ := reflect.New(reflect.TypeOf(f.kind).Elem()).Interface().(client.Object) // informers have no other kinds
+	object, _ := reflect.TypeAssert[client.Object](reflect.New(reflect.TypeOf(f.kind).Elem())) // informers have no other kinds
 	object.GetObjectKind().SetGroupVersionKind(f.kind.GetObjectKind().GroupVersionKind())
 	return object
 }
@@ -241,13 +241,14 @@ func (f *keptFile) read() (objects []client.Object, at time.Time, err error) {
 
 // keep writes the file, if the API server is there and the objects are its.
 func (f *keptFile) keep() error {
-	if f.contact.Err() != nil || !f.since().IsZero() || !f.informer.HasSynced() {
+	if f.contact.Away() > 0 || !f.since().IsZero() || !f.informer.HasSynced() {
 		return nil
 	}
 	now, version := time.Now(), f.informer.LastSyncResourceVersion()
 	if version == f.version {
-		if err := os.Chtimes(f.path, now, now); err == nil {
-			return nil
+		err := os.Chtimes(f.path, now, now)
+		if !errors.Is(err, fs.ErrNotExist) { // somebody has removed the file: it is written again
+			return err
 		}
 	}
 	text, err := json.Marshal(f.informer.GetStore().List())

@@ -42,7 +42,7 @@ func newFakeKubelet(t *testing.T) *fakeKubelet {
 	f := &fakeKubelet{socket: filepath.Join(dir, "pods-api.sock"), pods: map[types.UID]*corev1.Pod{}, clients: map[chan *podsv1alpha1.WatchPodsEvent]bool{}}
 	t.Cleanup(func() {
 		f.stop()
-		os.RemoveAll(dir) //nolint:errcheck // a directory of this test
+		_ = os.RemoveAll(dir)
 	})
 	return f
 }
@@ -50,7 +50,7 @@ func newFakeKubelet(t *testing.T) *fakeKubelet {
 // start begins to serve, at a new socket.
 func (f *fakeKubelet) start(t *testing.T) {
 	t.Helper()
-	os.Remove(f.socket) //nolint:errcheck // there may be none
+	_ = os.Remove(f.socket) // there may be none
 	var l net.ListenConfig
 	listener, err := l.Listen(t.Context(), "unix", f.socket)
 	if err != nil {

@@ -124,13 +124,9 @@ func (s *Source) pass(ctx context.Context, f feed, from *stream) error {
 			if h.err != nil {
 				return h.err
 			}
-			remain := false
-			if later[h.pod.UID] = true; h.isDeleted {
-				news, remain = s.roster.removed(h.pod)
-			} else {
-				news = s.roster.changed(h.told)
-			}
-			if remain && !isAsked {
+			later[h.pod.UID] = true
+			var remain bool
+			if news, remain = s.takesIn(h); remain && !isAsked {
 				ask.Reset(0)
 			}
 		case <-ask.C:
@@ -144,18 +140,13 @@ func (s *Source) pass(ctx context.Context, f feed, from *stream) error {
 		case l := <-lists:
 			isAsked = false
 			ask.Reset(jitter.Full(2 * s.times.list))
-			all, err := s.roster.read(l.messages)
-			if err = errors.Join(l.err, err); err != nil {
-				if failures++; failures == mostFailures {
-					return err
-				}
-				continue
+			var err error
+			if news, err = s.compares(l, later); err == nil {
+				failures = 0
+			} else if failures++; failures == mostFailures {
+				return err
 			}
-			failures = 0
-			news = s.roster.listed(all, later)
-			s.misses(len(news))
 		}
-		s.hears()
 		if err := f.tell(news...); err != nil {
 			return err
 		}
@@ -164,6 +155,29 @@ func (s *Source) pass(ctx context.Context, f feed, from *stream) error {
 
 // mostFailures is how many lists in a row may fail: the kubelet refuses those who ask too often together.
 const mostFailures = 3
+
+// takesIn returns the news of an event. If remain, only a list says what has become of other pods of that name.
+func (s *Source) takesIn(h heard) (news []watch.Event, remain bool) {
+	s.hears(0)
+	if h.isDeleted {
+		return s.roster.removed(h.pod)
+	}
+	return s.roster.changed(h.told), false
+}
+
+// compares returns the news of a list.
+func (s *Source) compares(l answered, later map[types.UID]bool) ([]watch.Event, error) {
+	if l.err != nil {
+		return nil, l.err
+	}
+	all, err := s.roster.read(l.messages)
+	if err != nil {
+		return nil, err
+	}
+	news := s.roster.listed(all, later)
+	s.hears(len(news))
+	return news, nil
+}
 
 // again opens the next stream. Auto gives up a kubelet that does not answer for long.
 func (s *Source) again(ctx context.Context) (*stream, error) {

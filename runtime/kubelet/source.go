@@ -71,8 +71,8 @@ func (s *Source) ListWithContext(ctx context.Context, o metav1.ListOptions) (run
 			from.close() // the watch that follows begins with all pods, too
 			return s.roster.whole(from.pods), nil
 		}
-		look := s.look(ctx)
-		list, err := s.api.ListWithContext(look.ctx, o)
+		looking, look := s.look(ctx)
+		list, err := s.api.ListWithContext(looking, o)
 		if !look.end() {
 			return list, err
 		}
@@ -96,8 +96,8 @@ func (s *Source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 		case !initial && isOurs(o.ResourceVersion):
 			return nil, elsewhere()
 		}
-		look := s.look(ctx)
-		w, err := s.api.WatchWithContext(look.ctx, o)
+		looking, look := s.look(ctx)
+		w, err := s.api.WatchWithContext(looking, o)
 		if err == nil {
 			return look.during(w), nil
 		}
@@ -157,19 +157,19 @@ func endOfWatch() watch.Event {
 
 // lookout looks for the kubelet while the API server is asked.
 type lookout struct {
-	ctx   context.Context // ends with the look, and when the kubelet serves its pods
 	stop  context.CancelFunc
 	found chan struct{} // closed when the kubelet serves its pods
 	done  chan struct{} // closed when nobody looks any more
 }
 
-func (s *Source) look(ctx context.Context) *lookout {
+// look begins to look for the kubelet. The context ends with the look, and when the kubelet serves its pods.
+func (s *Source) look(ctx context.Context) (context.Context, *lookout) {
 	l := &lookout{found: make(chan struct{}), done: make(chan struct{})}
-	l.ctx, l.stop = context.WithCancel(ctx)
+	ctx, l.stop = context.WithCancel(ctx)
 	go func() {
 		defer close(l.done)
-		for s.mode == Auto && jitter.Wait(l.ctx, 2*s.times.look) {
-			if time.Now().Before(s.notBefore) || !s.client.serves(l.ctx) {
+		for s.mode == Auto && jitter.Wait(ctx, 2*s.times.look) {
+			if time.Now().Before(s.notBefore) || !s.client.serves(ctx) {
 				continue
 			}
 			close(l.found)
@@ -177,7 +177,7 @@ func (s *Source) look(ctx context.Context) *lookout {
 			return
 		}
 	}()
-	return l
+	return ctx, l
 }
 
 // end ends the look, and reports whether the kubelet was found.

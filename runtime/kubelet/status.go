@@ -53,18 +53,12 @@ func (s *standing) takes(ctx context.Context, from Mode) {
 	}
 }
 
-// hears notes an event.
-func (s *standing) hears() {
+// hears notes that the kubelet has said something, and how many changes it had not told before.
+func (s *standing) hears(missed int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.now.Heard = time.Now()
-}
-
-// misses counts changes that came with a new list only.
-func (s *standing) misses(n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.now.Missed += uint64(n) //nolint:gosec // not negative
+	s.now.Missed += uint64(max(0, missed))
 }
 
 // fails notes that the kubelet does not answer. The first of several failures is logged.

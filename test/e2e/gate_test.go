@@ -34,8 +34,10 @@ func TestServicesSendNothingToAPodWithoutItsRules(t *testing.T) {
 	s.wantEndpoint(t, true)
 	var first answer
 	// kube-proxy hears of the endpoint when this test does, and writes its rules a moment later.
-	eventually(t, "the Service answers", func(context.Context) error {
-		text, err := s.tryFrom(t, client, "get", "-timeout=1s", "http://"+service.String()+"/")
+	eventually(t, "the Service answers", func(ctx context.Context) error {
+		text, err := s.run(ctx, command{
+			namespace: s.name, pod: client.Name, container: "app", argv: []string{"/testapp", "get", "-timeout=1s", "http://" + service.String() + "/"},
+		})
 		if err == nil {
 			first = decode[answer](t, text)
 		}
