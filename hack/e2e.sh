@@ -25,7 +25,7 @@
 # E2E_RELEASE is how long each release that never becomes ready stays: 20s unless it says otherwise.
 # E2E_BENCH=small runs the benchmarks behind the tests of the rounds nftables and nri, each once with small sizes: their figures say nothing, but
 # they work when somebody wants figures.
-# E2E_BURST is how many pods start at once in them, E2E_VALUES are more arguments to helm.
+# E2E_BURST is how many pods start at once in them, E2E_PODS the chart's podsFrom, E2E_VALUES are more arguments to helm.
 # E2E_OPTIMIZED=1 compiles the agent as a release is, for figures: it takes minutes longer, because nothing else is compiled so.
 # A test that fails is a failure. Up to three that fail beside others run again, once and alone, to show whether others made them fail.
 set -euo pipefail
@@ -49,7 +49,7 @@ known() {
 }
 for word in "${backends[@]}"; do known E2E_BACKENDS "$word" nftables iptables none; done
 for word in $hooks; do known E2E_HOOKS "$word" core nri required powercut wait cni lifecycle istio kubernetes; done
-known E2E_RUNTIME "$runtime" containerd crio
+known E2E_RUNTIME "$runtime" containerd crio; known E2E_PODS "${E2E_PODS:-auto}" auto kubelet api
 if [[ ${E2E_BENCH:-} ]]; then known E2E_BENCH "$E2E_BENCH" small; fi
 if ((${#backends[@]} == 0)); then known E2E_BACKENDS '' nftables iptables none; fi
 if [[ ${backends[*]}$hooks =~ ^(none)?\ *$ ]]; then
@@ -257,7 +257,7 @@ hook() {
   if [[ $hooks != *" $way "* ]]; then return; fi
   say "installing the agent so that no pod starts without its rules: $way"
   # shellcheck disable=SC2086 # words
-  hack/deploy.sh --set backend=nftables --set select=either "$@" ${E2E_VALUES:-}
+  hack/deploy.sh --set backend=nftables --set select=either "$@" ${E2E_PODS:+--set podsFrom=$E2E_PODS} ${E2E_VALUES:-}
   say "running the tests of first packets"
   E2E_HOOK=$way tests "$way" 30m "${asked[@]}"
 }

@@ -77,13 +77,9 @@ func clusterCells() []Cell {
 		Name: "e2e-bench", Shows: "each benchmark in the cluster, once and small", Command: []string{"hack/e2e.sh", "-test.run", "^$"},
 		Variables: []string{"E2E_BENCH=small", "E2E_BACKENDS=nftables"}, Testless: true,
 	}))
-	for _, with := range [][3]string{
-		{"kubernetes-1.34.4", "on Kubernetes 1.34.4", "E2E_KUBERNETES=1.34.4"}, {"kubernetes-1.35.4", "on Kubernetes 1.35.4", "E2E_KUBERNETES=1.35.4"},
-		{"kubernetes-1.36.3", "on Kubernetes 1.36.3", "E2E_KUBERNETES=1.36.3"}, {"pods-kubelet", "with podsFrom=kubelet", "E2E_VALUES=--set podsFrom=kubelet"},
-		{"pods-api", "with podsFrom=api", "E2E_VALUES=--set podsFrom=api"}, {"containerd-1.7.35", "on containerd 1.7.35", "E2E_CONTAINERD=1.7.35"},
-		{"containerd-2.3.7", "on containerd 2.3.7", "E2E_CONTAINERD=2.3.7"},
-	} {
-		list = append(list, round("nri", Cell{Name: "e2e-" + with[0], Shows: "the end-to-end tests, round nri, " + with[1], Variables: []string{with[2]}}))
+	for variable := range strings.FieldsSeq("E2E_KUBERNETES=1.34.4 E2E_KUBERNETES=1.35.4 E2E_KUBERNETES=1.36.3 E2E_PODS=kubelet E2E_PODS=api E2E_CONTAINERD=1.7.35 E2E_CONTAINERD=2.3.7") {
+		name := strings.ToLower(strings.NewReplacer("E2E_", "e2e-", "=", "-").Replace(variable))
+		list = append(list, round("nri", Cell{Name: name, Shows: "the end-to-end tests, round nri, with " + variable, Variables: []string{variable}}))
 	}
 	return append(list,
 		round("kubernetes", Cell{
