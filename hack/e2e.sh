@@ -31,12 +31,9 @@
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
-name=istio-pod-network-controller
-kc=hack/cluster/kc
-keep=${E2E_KEEP:-}
+name=istio-pod-network-controller kc=hack/cluster/kc keep=${E2E_KEEP:-}
 read -ra backends <<<"${E2E_BACKENDS:-nftables iptables}"
-hooks=" ${E2E_HOOKS-nri required powercut wait cni lifecycle istio} "
-runtime=${E2E_RUNTIME:-containerd}
+hooks=" ${E2E_HOOKS-nri required powercut wait cni lifecycle istio} " runtime=${E2E_RUNTIME:-containerd}
 
 # known VARIABLE VALUE KNOWN...: a word that is not known would run nothing, and pass.
 known() {
