@@ -304,14 +304,17 @@ func (a *podAPI) serve(t *testing.T, way string) {
 	t.Cleanup(func() { _ = s.Close() })
 }
 
+func (a *podAPI) wasAsked(path string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.asked[path]
+}
+
 func (a *podAPI) await(t *testing.T, path string) {
 	t.Helper()
 	deadline := time.After(20 * time.Second)
 	for {
-		a.mu.Lock()
-		asked := a.asked[path]
-		a.mu.Unlock()
-		if asked {
+		if a.wasAsked(path) {
 			return
 		}
 		select {

@@ -139,7 +139,7 @@ func TestAnAgentWhoseKubeletServesNoPods(t *testing.T) {
 	if got := r.start(t, nil); !strings.Contains(got, "/nonexistent/pods-api.sock") {
 		t.Errorf("a pod that may ask: %q", got)
 	}
-	if server.asked["/api/v1/pods"] {
+	if server.wasAsked("/api/v1/pods") {
 		t.Error("the API server was asked for pods")
 	}
 	if err := r.stop(); err != nil {

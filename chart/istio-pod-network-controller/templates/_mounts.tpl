@@ -25,8 +25,8 @@ Docker's socket is in /var/run itself, which the agent must not get: only the fi
 - {name: docker-netns, path: /var/run/docker/netns, type: DirectoryOrCreate}
 {{- end }}
 {{- if ne .Values.podsFrom "api" }}
-{{- /* The directory of the socket is the kubelet's to make, and kubelets before 1.37 have none: its parent is mounted, which every node has. */}}
-- {name: kubelet, path: {{ $node.kubelet | quote }}, type: Directory, value: {{ printf "kubeletDir=%s" $node.kubelet | quote }}}
+{{- /* The directory of the socket is the kubelet's to make, and kubelets before 1.37 have none: its parent is mounted. Where that is another one, agents start all the same. */}}
+- {name: kubelet, path: {{ $node.kubelet | quote }}, type: {{ ternary "Directory" "''" (eq .Values.podsFrom "kubelet") }}, value: {{ printf "kubeletDir=%s" $node.kubelet | quote }}}
 {{- end }}
 - {name: kept, path: /run/istio-pod-network-controller/kept, type: DirectoryOrCreate, writable: true}
 {{- if ne (include "agent.nri" .) "off" }}
@@ -71,9 +71,4 @@ own, or it could write the other's, too.
 {{- end -}}
 {{- end -}}
 {{- toYaml $kept -}}
-{{- end -}}
-
-{{- /* Where the kubelet has the volumes of pods, if the agent sees its directory. */ -}}
-{{- define "agent.kubeletPods" -}}
-{{- if ne .Values.podsFrom "api" -}}{{ (include "agent.node" . | fromJson).kubelet }}/pods{{- end -}}
 {{- end -}}

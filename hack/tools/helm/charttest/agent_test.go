@@ -69,23 +69,12 @@ func faultsOfMounts(pod corev1.PodSpec) (faults []string) {
 			faults = append(faults, fmt.Sprintf("%s: mounts of the node do not reach the agent", m.MountPath))
 		}
 	}
-	faults = append(faults, seenVolumes(pod, node["kubelet"])...)
 	for volume, is := range unused {
 		if is {
 			faults = append(faults, "nothing mounts "+volume)
 		}
 	}
 	return faults
-}
-
-// seenVolumes wants an empty directory in the place of the volumes of pods.
-func seenVolumes(pod corev1.PodSpec, kubelet string) []string {
-	for _, m := range pod.Containers[0].VolumeMounts {
-		if kubelet == "" || m.MountPath == kubelet+"/pods" && m.Name == "no-volumes" && m.ReadOnly {
-			return nil
-		}
-	}
-	return []string{"the agent sees the volumes of all pods"}
 }
 
 // faultsOfProbes wants two agents of a node to have an address each: a socket in a directory of the pod's own, or one after the other.
