@@ -214,7 +214,9 @@ func wantUnnoticed(t *testing.T, s site) {
 		t.Errorf("nobody listens on %v, error %v", unheard, err)
 	}
 	var looks atomic.Int64
+	s.lot.mu.Lock()
 	one := s.lot.spots["sandbox"][0]
+	s.lot.mu.Unlock()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -68,6 +68,9 @@ func (d detour) test(t *testing.T, b backend, src, dst string) {
 				rules = unguarded(rules)
 			}
 			got := d.meet(t, b, rules, src, dst)
+			for again := 0; c.control && got != "DIRECT" && again < 2; again++ { // it shows what can happen, and need not each time
+				got = d.meet(t, b, rules, src, dst)
+			}
 			if want := d.want(c.mode, c.control); got != want && (c.mode == iptables.ModeTProxy || got == "DIRECT") {
 				t.Errorf("answered by %q, want %q", got, want)
 			}
