@@ -173,7 +173,7 @@ func TestPark_proxyListens_nothingIsParked(t *testing.T) {
 	s.learn(t, "0.0.0.0", "::")
 	s.listen(t, "0.0.0.0", "::")
 	s.park(t, 10*time.Second)
-	if n := len(s.lot.spots["sandbox"]); n != 0 {
+	if n := len(s.spots()); n != 0 {
 		t.Errorf("%d listeners beside the proxy's", n)
 	}
 }
@@ -185,7 +185,7 @@ func TestPark_portIsTaken_othersAreParked(t *testing.T) {
 	s.learn(t, "0.0.0.0", "::")
 	kerneltest.Listen(t, s.pod, kerneltest.App, "application", outboundPort)
 	s.park(t, 10*time.Second)
-	if n := len(s.lot.spots["sandbox"]); n != 2 {
+	if n := len(s.spots()); n != 2 {
 		t.Errorf("%d listeners, want those of the inbound port", n)
 	}
 }
@@ -214,9 +214,7 @@ func wantUnnoticed(t *testing.T, s site) {
 		t.Errorf("nobody listens on %v, error %v", unheard, err)
 	}
 	var looks atomic.Int64
-	s.lot.mu.Lock()
-	one := s.lot.spots["sandbox"][0]
-	s.lot.mu.Unlock()
+	one := s.spots()[0]
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -226,4 +224,11 @@ func wantUnnoticed(t *testing.T, s site) {
 	if looks.Load() != 0 {
 		t.Errorf("%d looks", looks.Load())
 	}
+}
+
+// spots returns the listeners that are parked.
+func (s site) spots() []*spot {
+	s.lot.mu.Lock()
+	defer s.lot.mu.Unlock()
+	return s.lot.spots["sandbox"]
 }

@@ -146,7 +146,7 @@ func writeKey(t *testing.T, dir string) string {
 // eventually waits until a condition has no more objection.
 func eventually(t *testing.T, what string, condition func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute) // the API server tries the end of a definition again ever later
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

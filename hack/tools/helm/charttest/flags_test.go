@@ -18,7 +18,10 @@ import (
 
 // notInValues are the flags that the pod itself answers, through the downward API.
 func notInValues() map[string]string {
-	return map[string]string{"node-name": "$(NODE_NAME)", "agent-namespace": "$(POD_NAMESPACE)", "pod-name": "$(POD_NAME)"}
+	return map[string]string{
+		"node-name": "$(NODE_NAME)", "agent-namespace": "$(POD_NAMESPACE)", "pod-name": "$(POD_NAME)",
+		"keep-dir": "/run/istio-pod-network-controller/kept", "kubelet-socket": "/var/lib/kubelet/pods-api/pods-api.sock",
+	}
 }
 
 // notByDefault are the flags that the chart leaves out, with their defaults, unless sidecars are on. It never sets the
