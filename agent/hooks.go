@@ -16,7 +16,6 @@ import (
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/runtime/cni"
-	"istio-pod-network-controller/runtime/kubelet"
 	"istio-pod-network-controller/runtime/nri"
 )
 
@@ -61,7 +60,7 @@ func (e ensurer) hostNetwork(ctx context.Context, s podnet.Sandbox) (hostNetwork
 
 // staticPods reports whether static pods are known by the UID that the runtime has: the kubelet gives them, and the agent has read its pods.
 func (e ensurer) staticPods() bool {
-	return e.core.isSet() && e.core.source.state().From == kubelet.Kubelet
+	return e.core.isSet() && e.core.source.fromKubelet()
 }
 
 // runnable is a part of the agent that runs until its ctx ends.

@@ -50,6 +50,9 @@ func (p *podSource) state() kubelet.State {
 	return kubelet.State{}
 }
 
+// fromKubelet reports whether pods come from the kubelet now.
+func (p *podSource) fromKubelet() bool { return p.state().From == kubelet.Kubelet }
+
 // Pod returns a pod as the kubelet has it now. asked is false if the API server is to be asked instead.
 func (p *podSource) Pod(ctx context.Context, uid string) (pod *corev1.Pod, asked bool, err error) {
 	return p.ask(func() (*corev1.Pod, error) { return p.client.Pod(ctx, uid) })
@@ -61,7 +64,7 @@ func (p *podSource) Named(ctx context.Context, namespace, name string) (pod *cor
 }
 
 func (p *podSource) ask(question func() (*corev1.Pod, error)) (pod *corev1.Pod, asked bool, err error) {
-	if p.client == nil || p.mode == kubelet.Auto && p.state().From != kubelet.Kubelet {
+	if p.client == nil || p.mode == kubelet.Auto && !p.fromKubelet() {
 		return nil, false, nil
 	}
 	pod, err = question()

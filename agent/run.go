@@ -29,7 +29,6 @@ import (
 	"istio-pod-network-controller/internal/selfreport"
 	"istio-pod-network-controller/internal/serving"
 	"istio-pod-network-controller/iptables/kernel"
-	"istio-pod-network-controller/runtime/kubelet"
 	"istio-pod-network-controller/runtime/nri"
 )
 
@@ -175,7 +174,7 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	pods := controllers.Reader{Cache: mgr.GetCache(), Live: mgr.GetAPIReader(), Kubelet: &a.core.source}
 	writer := controllers.NewWriter(mgr.GetClient(), pods, mgr.GetEventRecorder(Name))
 	writer.Away = func() bool { return a.core.contact.Err() != nil }
-	writer.Lags = func() bool { return a.core.source.state().From == kubelet.Kubelet }
+	writer.Lags = a.core.source.fromKubelet
 	if a.PodName != "" {
 		s := selfStatus{build: a.Build, backend: a.backends.Name(), podsFrom: a.core.podsFrom, ready: a.ready, hooks: a.hooks(), inspect: &a.inspect}
 		own := types.NamespacedName{Namespace: a.Intent.AgentNamespace, Name: a.PodName}

@@ -109,12 +109,12 @@ func (w *Writer) work(ctx context.Context) bool {
 	}
 	wait, err := w.handle(ctx, q)
 	switch {
-	case err != nil && w.Away != nil && w.Away(): // which is logged once
-		log.FromContext(ctx).V(1).Info("status not written", "pod", q.report.Sandbox.Pod(), "podUID", uid, "reason", err.Error())
-		w.queue.AddRateLimited(uid)
-		return true
 	case err != nil:
-		log.FromContext(ctx).Error(err, "status not written", "pod", q.report.Sandbox.Pod(), "podUID", uid)
+		if logger := log.FromContext(ctx).WithValues("pod", q.report.Sandbox.Pod(), "podUID", uid); w.Away != nil && w.Away() { // the outage is logged once
+			logger.V(1).Info("status not written", "reason", err.Error())
+		} else {
+			logger.Error(err, "status not written")
+		}
 		w.queue.AddRateLimited(uid)
 		return true
 	case wait > 0:

@@ -34,7 +34,7 @@ type Agent struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision,omitempty"`
 	Backend  string `json:"backend"`
-	// PodsFrom is what gives it the pods of its node: kubelet or api. KubeletHeard is when the kubelet said something of them last.
+	// PodsFrom is the source of its node's pods: kubelet or api. KubeletHeard is the time of the kubelet's newest word about them.
 	PodsFrom     string    `json:"podsFrom,omitempty"`
 	KubeletHeard time.Time `json:"kubeletHeard,omitzero"`
 	// VerifyInterval is how often it compares the rules of each pod; 0s for never.

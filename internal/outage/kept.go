@@ -247,7 +247,7 @@ func (f *keptFile) keep() error {
 	now, version := time.Now(), f.informer.LastSyncResourceVersion()
 	if version == f.version {
 		err := os.Chtimes(f.path, now, now)
-		if !errors.Is(err, fs.ErrNotExist) { // somebody has removed the file: it is written again
+		if !errors.Is(err, fs.ErrNotExist) { // a removed file is written again
 			return err
 		}
 	}

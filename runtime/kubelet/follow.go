@@ -77,7 +77,7 @@ func (s *Source) follow(ctx context.Context, from *stream, initial bool) watch.I
 	return f.watch
 }
 
-// heard is what the kubelet said.
+// heard is a message of the kubelet, or the end of its stream.
 type heard struct {
 	told
 

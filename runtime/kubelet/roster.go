@@ -14,7 +14,7 @@ import (
 // firstVersion is above all resource versions of the API server, so that nobody takes a version of the one for one of the other.
 const firstVersion = uint64(1) << 62
 
-// roster is what an informer was told of the kubelet's pods. It turns messages into events of an informer:
+// roster has the kubelet's pods as an informer knows them. It turns messages into events of an informer:
 //
 //   - The kubelet leaves a pod's resource version as it saw it first, whatever is edited. An informer does not pass on a change without a new
 //     version, so each change gets one here. What says nothing new is no event.

@@ -24,7 +24,7 @@ const (
 	API     Mode = "api"
 )
 
-// Source is where an informer takes the pods of the node from. When they come from somewhere else, the informer is told to list them anew: it compares,
+// Source gives an informer the pods of the node, from the kubelet or the API server. When that changes, the informer lists them anew: it compares,
 // so that no pod is forgotten and none is news again. Only one informer may use it.
 type Source struct {
 	standing
