@@ -34,7 +34,7 @@ func (p *podSource) over(api *toolscache.ListWatch) *toolscache.ListWatch {
 	if p.client == nil {
 		return api
 	}
-	source := kubelet.NewSource(p.client, p.mode, api)
+	source := kubelet.NewSource(p.client, p.mode, api, controllers.StripPod)
 	p.source.Store(source)
 	return &toolscache.ListWatch{ListWithContextFunc: source.ListWithContext, WatchFuncWithContext: source.WatchWithContext}
 }

@@ -3,7 +3,6 @@ package agent
 import (
 	"encoding/json"
 	"errors"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,37 +10,13 @@ import (
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
-	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
-	podsv1alpha1 "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
 
 	"istio-pod-network-controller/runtime/kubelet"
+	"istio-pod-network-controller/test/standins/kubeletstandin"
 )
 
-// kubeletPods serves pods as a kubelet does.
-type kubeletPods struct {
-	podsv1alpha1.UnimplementedPodsServer
-
-	pods []*corev1.Pod
-}
-
-// WatchPods is a method of the protocol.
-func (k kubeletPods) WatchPods(_ *podsv1alpha1.WatchPodsRequest, s grpc.ServerStreamingServer[podsv1alpha1.WatchPodsEvent]) error {
-	for _, pod := range k.pods {
-		text, err := pod.Marshal()
-		if err != nil {
-			return err
-		}
-		if err := s.Send(&podsv1alpha1.WatchPodsEvent{Type: podsv1alpha1.EventType_ADDED, Pod: text}); err != nil {
-			return err
-		}
-	}
-	err := s.Send(&podsv1alpha1.WatchPodsEvent{Type: podsv1alpha1.EventType_INITIAL_SYNC_COMPLETE})
-	<-s.Context().Done()
-	return err
-}
-
-// serveKubelet serves pods at a socket of its own.
+// serveKubelet serves pods as a kubelet does, at a socket of its own.
 func serveKubelet(t *testing.T, pods ...string) (socket string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "kubelet") //nolint:usetesting // its names are too long for a socket
@@ -49,24 +24,19 @@ func serveKubelet(t *testing.T, pods ...string) (socket string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	socket = filepath.Join(dir, "pods-api.sock")
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	k := kubeletPods{}
+	k := kubeletstandin.New(filepath.Join(dir, "pods-api.sock"))
 	for _, text := range pods {
 		pod := &corev1.Pod{}
 		if err := json.Unmarshal([]byte(text), pod); err != nil {
 			t.Fatal(err)
 		}
-		k.pods = append(k.pods, pod)
+		k.Put(pod)
 	}
-	server := grpc.NewServer()
-	podsv1alpha1.RegisterPodsServer(server, k)
-	go server.Serve(l) //nolint:errcheck // it ends with the test
-	t.Cleanup(server.Stop)
-	return socket
+	if err := k.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.Stop)
+	return k.Socket
 }
 
 // keepNamespace writes what an earlier agent has kept: the namespace shop, which asks for its pods.

@@ -43,10 +43,14 @@ const staticPrefix = "kubernetes.io/config."
 // stripPod keeps the fields that intent and reports need, and fields that change with a new sandbox. A pod's owner may write 256 KiB of
 // annotations; the others are dropped.
 func stripPod(obj any) (any, error) {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return obj, nil
+	if pod, ok := obj.(*corev1.Pod); ok {
+		return StripPod(pod), nil
 	}
+	return obj, nil
+}
+
+// StripPod returns the parts of a pod that the cache keeps.
+func StripPod(pod *corev1.Pod) *corev1.Pod {
 	out := intent.Strip(pod)
 	out.Annotations = intent.Only(pod.Annotations, keepsAnnotation)
 	out.UID, out.ResourceVersion, out.DeletionTimestamp = pod.UID, pod.ResourceVersion, pod.DeletionTimestamp
@@ -60,6 +64,12 @@ func stripPod(obj any) (any, error) {
 			out.Status.Conditions = append(out.Status.Conditions, c)
 		}
 	}
+	for i := range out.Status.InitContainerStatuses { // a native sidecar
+		s := &out.Status.InitContainerStatuses[i]
+		if at := slices.IndexFunc(pod.Status.InitContainerStatuses, func(c corev1.ContainerStatus) bool { return c.Name == s.Name }); s.Name == intent.ProxyContainer {
+			s.State.Running = pod.Status.InitContainerStatuses[at].State.Running
+		}
+	}
 	out.Status.ContainerStatuses = nil
 	for i := range pod.Status.ContainerStatuses {
 		s := &pod.Status.ContainerStatuses[i]
@@ -67,7 +77,7 @@ func stripPod(obj any) (any, error) {
 			Name: s.Name, ContainerID: s.ContainerID, State: corev1.ContainerState{Running: s.State.Running}, User: intent.StripUser(s.User),
 		})
 	}
-	return out, nil
+	return out
 }
 
 func keepsAnnotation(key string) bool {

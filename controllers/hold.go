@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"istio-pod-network-controller/internal/intent"
@@ -104,7 +105,7 @@ func holdOf(ctx context.Context, from Listeners, proxies Proxies, known Entry, v
 	case h.done || h.since.IsZero() && !begins(v):
 		return hold{inSpec: true, done: h.done, limit: h.limit}, ""
 	case !v.by.early() || intent.IsProxyCreated(v.pod): // a new agent hears of running pods
-		if ports = missing(ctx, from, v, ports); len(ports) == 0 {
+		if ports = missing(ctx, from, v, ports); len(ports) == 0 || h.since.IsZero() && runsFor(v.pod, time.Now()) >= h.limit {
 			return hold{inSpec: true, done: true, limit: h.limit}, ""
 		}
 	}
@@ -163,6 +164,17 @@ func whileReady(ctx context.Context, from Listeners, v visit, h hold) hold {
 func begins(v visit) bool {
 	before := intent.BeforeProxy(v.pod, v.intent.Spec)
 	return len(before) == 0 || v.creates != "" && !slices.Contains(before, v.creates) || intent.IsProxyCreated(v.pod)
+}
+
+// runsFor returns for how long the container of a proxy in the pod's spec has run; 0 if that is not known. One that has not listened for so long is not
+// waited for by each new agent.
+func runsFor(pod *corev1.Pod, now time.Time) time.Duration {
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if s.Name == intent.ProxyContainer && s.State.Running != nil && !s.State.Running.StartedAt.IsZero() {
+			return now.Sub(s.State.Running.StartedAt.Time)
+		}
+	}
+	return 0
 }
 
 // missing returns the ports on which nobody listens; none if that cannot be found out.

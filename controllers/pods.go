@@ -95,7 +95,7 @@ func find(ctx context.Context, from client.Reader, namespace, name string, match
 	case err != nil && !apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("get pod: %w", err)
 	}
-	return nil, podnet.ErrNoPod
+	return nil, fmt.Errorf("ask the API server: %w", podnet.ErrNoPod)
 }
 
 // Namespace returns a namespace's metadata, or nil if there is no such namespace.

@@ -7,8 +7,8 @@ import "errors"
 var (
 	// ErrNotReady means that a pod has no running sandbox yet: try again soon.
 	ErrNotReady = errors.New("no ready sandbox")
-	// ErrNoPod means that the API server does not know a sandbox's pod: it was deleted, or another pod has its name now.
-	ErrNoPod = errors.New("the API server does not know the pod")
+	// ErrNoPod means that a sandbox's pod is not known where pods come from, the API server or the kubelet: it was deleted, or another pod has its name now.
+	ErrNoPod = errors.New("there is no such pod")
 	// ErrPodsUnknown means that the agent has not read its pods since it started.
 	ErrPodsUnknown = errors.New("the agent has not read its pods yet")
 	// ErrGone means that a path leads to no namespace any more: its pod is gone, or its sandbox was made anew.

@@ -100,7 +100,7 @@ func (c *Client) Pod(ctx context.Context, uid string) (*corev1.Pod, error) {
 		case err == nil:
 			return decode(got.GetPod())
 		case status.Code(err) == codes.NotFound:
-			return nil, podnet.ErrNoPod
+			return nil, c.noPod()
 		case status.Code(err) != codes.ResourceExhausted || !jitter.Wait(ctx, 2*tooOften):
 			return nil, c.failure(err)
 		}
@@ -109,7 +109,7 @@ func (c *Client) Pod(ctx context.Context, uid string) (*corev1.Pod, error) {
 
 // Named returns the newest pod with a name, or podnet.ErrNoPod.
 func (c *Client) Named(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
-	s, err := c.list(ctx)
+	s, err := c.list(ctx, reader{})
 	if err != nil {
 		return nil, err
 	}
@@ -117,8 +117,10 @@ func (c *Client) Named(ctx context.Context, namespace, name string) (*corev1.Pod
 	if l, ok := s.pods[types.NamespacedName{Namespace: namespace, Name: name}]; ok {
 		return l.pod, nil
 	}
-	return nil, podnet.ErrNoPod
+	return nil, c.noPod()
 }
+
+func (c *Client) noPod() error { return fmt.Errorf("ask the kubelet at %s: %w", c.socket, podnet.ErrNoPod) }
 
 // relist returns the messages about all pods that are listed now.
 func (c *Client) relist(ctx context.Context) ([][]byte, error) {
@@ -133,7 +135,7 @@ func (c *Client) relist(ctx context.Context) ([][]byte, error) {
 
 // serves reports whether the kubelet gives all of its pods now.
 func (c *Client) serves(ctx context.Context) bool {
-	s, err := c.list(ctx)
+	s, err := c.list(ctx, reader{strip: identity})
 	if err != nil {
 		return false
 	}
@@ -169,16 +171,17 @@ const (
 type stream struct {
 	pods list // with which it began
 
+	reader reader
 	client *Client
 	calls  grpc.ServerStreamingClient[podsv1alpha1.WatchPodsEvent]
 	close  context.CancelFunc
 }
 
 // list opens a stream, and reads the pods with which it begins. The caller closes it.
-func (c *Client) list(ctx context.Context) (*stream, error) {
+func (c *Client) list(ctx context.Context, r reader) (*stream, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(silence, cancel)
-	s := &stream{pods: list{}, client: c, close: cancel}
+	s := &stream{pods: list{}, reader: r, client: c, close: cancel}
 	var err error
 	if s.calls, err = c.pods.WatchPods(ctx, &podsv1alpha1.WatchPodsRequest{}); err != nil {
 		err = c.failure(err)
@@ -207,11 +210,11 @@ func (s *stream) begin(alive func()) error {
 		case podsv1alpha1.EventType_INITIAL_SYNC_COMPLETE:
 			return nil
 		case podsv1alpha1.EventType_ADDED:
-			pod, err := decode(e.GetPod())
+			p, err := s.reader.read(e.GetPod())
 			if err != nil {
 				return err
 			}
-			s.pods.add(told{pod, e.GetPod()})
+			s.pods.add(p)
 		default:
 			return fmt.Errorf("the kubelet at %s began its list of pods with the event %s", s.client.socket, e.GetType())
 		}
@@ -247,6 +250,6 @@ func (s *stream) event() (p told, isDeleted bool, err error) {
 	default:
 		return p, false, fmt.Errorf("the kubelet at %s sent the event %s", s.client.socket, e.GetType())
 	}
-	pod, err := decode(e.GetPod())
-	return told{pod, e.GetPod()}, isDeleted, err
+	p, err = s.reader.read(e.GetPod())
+	return p, isDeleted, err
 }

@@ -55,7 +55,7 @@ func (s *Source) follow(ctx context.Context, from *stream, initial bool) watch.I
 		if initial {
 			clear(s.roster.pods)
 		}
-		err := f.tell(s.roster.listed(from.pods, nil)...)
+		err := f.tell(s.begins(from)...)
 		if initial && err == nil {
 			err = f.tell(s.roster.bookmark())
 		}
@@ -64,7 +64,7 @@ func (s *Source) follow(ctx context.Context, from *stream, initial bool) watch.I
 				s.fails(ctx, failure)
 			}
 			if from, err = s.again(ctx); err == nil {
-				err = f.tell(s.roster.listed(from.pods, nil)...)
+				err = f.tell(s.begins(from)...)
 			}
 		}
 		if from != nil {
@@ -75,6 +75,13 @@ func (s *Source) follow(ctx context.Context, from *stream, initial bool) watch.I
 		}
 	}()
 	return f.watch
+}
+
+// begins returns the news of the pods with which a stream begins.
+func (s *Source) begins(from *stream) []watch.Event {
+	news := s.roster.listed(from.pods, nil)
+	from.pods = nil // they are not read again
+	return news
 }
 
 // heard is a message of the kubelet, or the end of its stream.
@@ -124,7 +131,7 @@ func (s *Source) pass(ctx context.Context, f feed, from *stream) error {
 			if h.err != nil {
 				return h.err
 			}
-			later[h.pod.UID] = true
+			later[h.id.UID] = true
 			var remain bool
 			if news, remain = s.takesIn(h); remain && !isAsked {
 				ask.Reset(0)
@@ -160,7 +167,7 @@ const mostFailures = 3
 func (s *Source) takesIn(h heard) (news []watch.Event, remain bool) {
 	s.hears(0)
 	if h.isDeleted {
-		return s.roster.removed(h.pod)
+		return s.roster.removed(h.id)
 	}
 	return s.roster.changed(h.told), false
 }
@@ -170,7 +177,7 @@ func (s *Source) compares(l answered, later map[types.UID]bool) ([]watch.Event, 
 	if l.err != nil {
 		return nil, l.err
 	}
-	all, err := s.roster.read(l.messages)
+	all, err := s.roster.relisted(l.messages)
 	if err != nil {
 		return nil, err
 	}
@@ -183,7 +190,7 @@ func (s *Source) compares(l answered, later map[types.UID]bool) ([]watch.Event, 
 func (s *Source) again(ctx context.Context) (*stream, error) {
 	since := time.Now()
 	for failures := 1; ; failures++ {
-		from, err := s.client.list(ctx)
+		from, err := s.client.list(ctx, s.roster.reader)
 		if err == nil {
 			s.failures = 0
 			s.takes(ctx, Kubelet)

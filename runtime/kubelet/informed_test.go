@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -17,7 +19,32 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	fakeapi "k8s.io/client-go/tools/cache/testing"
+
+	"istio-pod-network-controller/test/standins/kubeletstandin"
 )
+
+// newFakeKubelet returns a kubelet that ends with the test.
+func newFakeKubelet(t *testing.T) *kubeletstandin.Kubelet {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "kubelet") //nolint:usetesting // the path of a socket has 107 characters at most
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := kubeletstandin.New(filepath.Join(dir, "pods-api.sock"))
+	t.Cleanup(func() {
+		f.Stop()
+		_ = os.RemoveAll(dir)
+	})
+	return f
+}
+
+// start has a kubelet serve, at a new socket.
+func start(t *testing.T, f *kubeletstandin.Kubelet) {
+	t.Helper()
+	if err := f.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
 
 func newPod(name, uid string, change ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{}
@@ -69,16 +96,16 @@ type informed struct {
 }
 
 // inform starts an informer. The API server may be the zero value.
-func inform(t *testing.T, f *fakeKubelet, mode Mode, api apiServer, change ...func(*times)) *informed {
+func inform(t *testing.T, f *kubeletstandin.Kubelet, mode Mode, api apiServer, change ...func(*times)) *informed {
 	t.Helper()
-	client, err := NewClient(f.socket)
+	client, err := NewClient(f.Socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if api.FakeControllerSource == nil {
 		api = newAPIServer()
 	}
-	i := &informed{source: NewSource(client, mode, api)}
+	i := &informed{source: NewSource(client, mode, api, nil)}
 	i.source.times.look, i.source.times.patience = 20*time.Millisecond, time.Second
 	for _, c := range change {
 		c(&i.source.times)

@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"fmt"
 	"hash/maphash"
 	"strconv"
 	"time"
@@ -22,9 +23,10 @@ const firstVersion = uint64(1) << 62
 //     that name: the newest one counts, and the end of another one is no event.
 //   - The kubelet says that a pod is deleted once its containers have ended for good, although it goes on listing it. It is not listed here again.
 type roster struct {
+	reader
+
 	pods    map[types.NamespacedName]known
 	version uint64
-	seed    maphash.Seed
 	// ended are sums of messages about pods that have ended for good: those of the newest list.
 	ended map[uint64]bool
 }
@@ -38,8 +40,8 @@ type known struct {
 	others map[types.UID]bool
 }
 
-func newRoster() *roster {
-	return &roster{pods: map[types.NamespacedName]known{}, version: firstVersion, seed: maphash.MakeSeed()}
+func newRoster(strip func(*corev1.Pod) *corev1.Pod) *roster {
+	return &roster{reader: reader{strip, maphash.MakeSeed()}, pods: map[types.NamespacedName]known{}, version: firstVersion}
 }
 
 // last returns the version of the newest event.
@@ -47,20 +49,20 @@ func (r *roster) last() string { return strconv.FormatUint(r.version, 10) }
 
 // changed returns the event of a pod that was added or modified: none if it says nothing new.
 func (r *roster) changed(p told) []watch.Event {
-	name := nameOf(p.pod)
+	name := nameOf(p.id)
 	was, isKnown := r.pods[name]
-	now := known{pod: identity(p.pod), message: maphash.Bytes(r.seed, p.message), content: r.content(p.pod), others: was.others}
+	now := known{pod: p.id, message: p.message, content: p.content, others: was.others}
 	switch {
 	case !isKnown:
 		now.others = map[types.UID]bool{}
-	case was.pod.UID == p.pod.UID && was.content == now.content:
+	case was.pod.UID == p.id.UID && was.content == now.content:
 		was.message = now.message
 		r.pods[name] = was
 		return nil
-	case was.pod.UID != p.pod.UID && !newer(p.pod, was.pod):
-		was.others[p.pod.UID] = true
+	case was.pod.UID != p.id.UID && !newer(p.id, was.pod):
+		was.others[p.id.UID] = true
 		return nil
-	case was.pod.UID != p.pod.UID:
+	case was.pod.UID != p.id.UID:
 		now.others[was.pod.UID] = true
 	}
 	r.pods[name] = now
@@ -96,10 +98,10 @@ func (r *roster) listed(all list, later map[types.UID]bool) []watch.Event {
 		}
 	}
 	for name, l := range all {
-		if later[l.pod.UID] {
+		if later[l.id.UID] {
 			continue
 		}
-		if l.message != nil {
+		if l.pod != nil {
 			out = append(out, r.changed(l.told)...)
 		}
 		now := r.pods[name]
@@ -122,24 +124,24 @@ func (r *roster) whole(all list) *corev1.PodList {
 	return out
 }
 
-// read returns the list of messages. What is known already is not decoded again.
-func (r *roster) read(messages [][]byte) (list, error) {
+// relisted returns the list of messages. What is known already is not decoded again.
+func (r *roster) relisted(messages [][]byte) (list, error) {
 	byMessage, ended, out := make(map[uint64]*corev1.Pod, len(r.pods)), map[uint64]bool{}, list{}
 	for _, k := range r.pods {
 		byMessage[k.message] = k.pod
 	}
 	for _, message := range messages {
-		sum := maphash.Bytes(r.seed, message)
+		sum := r.sum(message)
 		if pod := byMessage[sum]; pod != nil {
-			out.add(told{pod: pod})
+			out.add(told{id: pod})
 			continue
 		}
 		if !r.ended[sum] {
-			pod, err := decode(message)
+			p, err := r.read(message)
 			if err != nil {
 				return nil, err
 			}
-			if out.add(told{pod, message}) {
+			if out.add(p) {
 				continue
 			}
 		}
@@ -156,15 +158,6 @@ func (r *roster) bookmark() watch.Event {
 	return watch.Event{Type: watch.Bookmark, Object: mark}
 }
 
-// content returns a number that changes with the pod. Maps are sorted on the wire.
-func (r *roster) content(pod *corev1.Pod) uint64 {
-	text, err := pod.Marshal()
-	if err != nil { // it was read from such bytes
-		return r.version
-	}
-	return maphash.Bytes(r.seed, text)
-}
-
 // stamp gives a pod the next version.
 func (r *roster) stamp(pod *corev1.Pod) *corev1.Pod {
 	r.version++
@@ -172,10 +165,42 @@ func (r *roster) stamp(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// told is a pod and the kubelet's message about it: nil for a pod that is as it was told last.
+// reader reads messages about pods.
+type reader struct {
+	// strip returns what of a pod an informer keeps; nil keeps all. A node's pods as they are told take several times the memory.
+	strip func(*corev1.Pod) *corev1.Pod
+	seed  maphash.Seed // the zero value: no sums are wanted
+}
+
+// read returns the pod of a message.
+func (r reader) read(message []byte) (told, error) {
+	pod, err := decode(message)
+	if err != nil {
+		return told{}, err
+	}
+	p := told{id: identity(pod), pod: pod, hasEnded: pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed}
+	if r.seed != (maphash.Seed{}) {
+		text, err := pod.Marshal()
+		if err != nil {
+			return told{}, fmt.Errorf("the kubelet's pod %s: %w", nameOf(pod), err)
+		}
+		p.message, p.content = r.sum(message), r.sum(text)
+	}
+	if r.strip != nil {
+		p.pod = r.strip(pod)
+	}
+	return p, nil
+}
+
+func (r reader) sum(text []byte) uint64 { return maphash.Bytes(r.seed, text) }
+
+// told is a pod as the kubelet has told it.
 type told struct {
-	pod     *corev1.Pod
-	message []byte
+	id  *corev1.Pod // with its names, UID and times only
+	pod *corev1.Pod // nil: it is as it was told last
+	// message is the sum of the message, and content a number that changes with the pod: maps are sorted in it.
+	message, content uint64
+	hasEnded         bool
 }
 
 // list has the pods of a node by name, the newest of each.
@@ -189,20 +214,20 @@ type listed struct {
 
 // add puts a pod into the list, unless it has ended for good.
 func (l list) add(p told) bool {
-	if p.pod.Status.Phase == corev1.PodSucceeded || p.pod.Status.Phase == corev1.PodFailed {
+	if p.hasEnded {
 		return false
 	}
-	at, ok := l[nameOf(p.pod)]
+	at, ok := l[nameOf(p.id)]
 	switch {
 	case !ok:
 		at = listed{told: p, others: map[types.UID]bool{}}
-	case newer(p.pod, at.pod):
-		at.others[at.pod.UID] = true
+	case newer(p.id, at.id):
+		at.others[at.id.UID] = true
 		at.told = p
 	default:
-		at.others[p.pod.UID] = true
+		at.others[p.id.UID] = true
 	}
-	l[nameOf(p.pod)] = at
+	l[nameOf(p.id)] = at
 	return true
 }
 

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -53,11 +54,12 @@ type times struct {
 	look time.Duration
 }
 
-// NewSource returns a Source. api lists and watches the node's pods at the API server.
-func NewSource(client *Client, mode Mode, api cache.ListerWatcherWithContext) *Source {
+// NewSource returns a Source. api lists and watches the node's pods at the API server. strip returns what of a pod of the kubelet's the informer keeps;
+// nil keeps all.
+func NewSource(client *Client, mode Mode, api cache.ListerWatcherWithContext, strip func(*corev1.Pod) *corev1.Pod) *Source {
 	free := make(chan struct{})
 	close(free)
-	return &Source{client: client, mode: mode, api: api, roster: newRoster(), following: free, times: times{list: 5 * time.Second, patience: time.Minute, look: 10 * time.Second}}
+	return &Source{client: client, mode: mode, api: api, roster: newRoster(strip), following: free, times: times{list: 5 * time.Second, patience: time.Minute, look: 10 * time.Second}}
 }
 
 // ListWithContext lists the pods, for an informer that cannot begin with a watch.
@@ -120,7 +122,7 @@ func (s *Source) choose(ctx context.Context) (*stream, error) {
 		return nil, nil
 	}
 	for failures := 1; ; failures++ {
-		from, err := s.client.list(ctx)
+		from, err := s.client.list(ctx, s.roster.reader)
 		switch {
 		case err == nil:
 			s.takes(ctx, Kubelet)

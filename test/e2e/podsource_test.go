@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"testing"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -102,39 +101,6 @@ func (s *space) patchPod(t *testing.T, name, patch string) {
 	t.Helper()
 	_, err := s.pods().Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	must(t, err)
-}
-
-// Whoever has the agent's token reads no pods, where the chart says that the kubelet gives them.
-//
-//e2e:rounds core nri
-func TestAgentReadsPodsAtTheAPIServerOnlyIfItHasTo(t *testing.T) {
-	t.Parallel()
-	s := newSpace(t, nil)
-	want := s.podsFrom(t) != "kubelet"
-	for _, verb := range []string{"get", "list", "watch"} {
-		made, err := s.api.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
-			Spec: authorizationv1.SubjectAccessReviewSpec{
-				User: "system:serviceaccount:" + agentName + ":" + agentName, ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: s.name, Verb: verb, Resource: "pods"},
-			},
-		}, metav1.CreateOptions{})
-		must(t, err)
-		if made.Status.Allowed != want {
-			t.Errorf("may the agent %s pods? %t, want %t", verb, made.Status.Allowed, want)
-		}
-	}
-}
-
-// podsFrom is the chart's value.
-func (s *space) podsFrom(t *testing.T) string {
-	t.Helper()
-	ds, err := s.api.AppsV1().DaemonSets(agentName).Get(t.Context(), agentName, metav1.GetOptions{})
-	must(t, err)
-	for _, arg := range ds.Spec.Template.Spec.Containers[0].Args {
-		if value, ok := strings.CutPrefix(arg, "--pods-from="); ok {
-			return value
-		}
-	}
-	return ""
 }
 
 // outageDialers are pods that dial during an outage of the API server, from sandboxes that are made in it.

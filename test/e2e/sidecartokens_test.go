@@ -175,12 +175,17 @@ func (m managed) createElsewhere(t *testing.T) *corev1.Pod {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: otherAccount}}
 	_, err := m.api.CoreV1().ServiceAccounts(m.name).Create(t.Context(), account, metav1.CreateOptions{})
 	must(t, err)
-	pod := plainPod("elsewhere")
+	return m.createOnAnotherNode(t, plainPod("elsewhere"))
+}
+
+// createOnAnotherNode makes a pod that is on a node that there is not.
+func (s *space) createOnAnotherNode(t *testing.T, pod *corev1.Pod) *corev1.Pod {
+	t.Helper()
 	pod.Spec.NodeName = "another-node"
-	made := m.create(t, pod)
+	made := s.create(t, pod)
 	t.Cleanup(func() { // no kubelet ends it
 		now := int64(0)
-		err := m.pods().Delete(context.WithoutCancel(t.Context()), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
+		err := s.pods().Delete(context.WithoutCancel(t.Context()), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
 		if err != nil && !apierrors.IsNotFound(err) {
 			t.Error(err)
 		}

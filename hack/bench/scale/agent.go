@@ -55,6 +55,11 @@ func (n *node) startAgent(ctx context.Context, flags ...string) (*agent, error) 
 		"run", "--node-name=" + measured, "--agent-namespace=mesh", "--backend=nftables", "--runtime=containerd", "--runtime-endpoint=unix://" + n.runtime.criSocket(),
 		"--nri-socket=" + n.runtime.nriSocket(), "--health-addr=unix://" + a.health, "--metrics-addr=" + a.metricsAddr, "--pprof-addr=" + a.pprofAddr,
 	}, flags...)
+	if n.kubelets != nil {
+		args = append(args, "--pods-from=kubelet", "--kubelet-socket="+n.kubelets.of[measured].Socket)
+	} else {
+		args = append(args, "--pods-from=api")
+	}
 	began := time.Now()
 	if a.process, err = start(n.runtime.dir, "agent", []string{"KUBECONFIG=" + kubeconfig, memoryLimit}, n.agent, args...); err != nil {
 		return nil, err
@@ -80,23 +85,35 @@ func (a *agent) metrics(ctx context.Context) (metrics, error) {
 func (a *agent) inUse(ctx context.Context) (kib float64, err error) {
 	kib = math.Inf(1)
 	for range 5 {
-		text, err := get(ctx, "tcp", a.pprofAddr, "http://agent/debug/pprof/heap?gc=1&debug=1")
+		text, err := get(ctx, "tcp", a.pprofAddr, "http://agent"+collected)
 		if err != nil {
 			return 0, err
 		}
-		var heap, stacks float64
-		for name, value := range map[string]*float64{"HeapAlloc": &heap, "Stack": &stacks} {
-			_, line, _ := strings.Cut(text, "# "+name+" = ")
-			if _, err := fmt.Sscan(line, value); err != nil {
-				return 0, fmt.Errorf("read %s of the agent: %w", name, err)
-			}
+		used, err := inUse(text)
+		if err != nil {
+			return 0, err
 		}
-		kib = min(kib, (heap+stacks)/1024)
+		kib = min(kib, used)
 		if err := pause(ctx, time.Second); err != nil {
 			return 0, err
 		}
 	}
 	return kib, nil
+}
+
+// collected is a profile of a Go program's heap after a collection.
+const collected = "/debug/pprof/heap?gc=1&debug=1"
+
+// inUse returns what a profile says of heap and stacks, in KiB.
+func inUse(profile string) (float64, error) {
+	var heap, stacks float64
+	for name, value := range map[string]*float64{"HeapAlloc": &heap, "Stack": &stacks} {
+		_, line, _ := strings.Cut(profile, "# "+name+" = ")
+		if _, err := fmt.Sscan(line, value); err != nil {
+			return 0, fmt.Errorf("read %s of a heap's profile: %w", name, err)
+		}
+	}
+	return (heap + stacks) / 1024, nil
 }
 
 // awaitProgrammed waits until so many pods are programmed and reported.

@@ -23,7 +23,11 @@ const (
 
 // Burst measures what pods cost the agent that are made at once and deleted at once, for all their life.
 func (b *Bench) Burst(ctx context.Context) ([]table.Row, error) {
-	return b.onNode(ctx, 1, func(n *node) (rows []table.Row, err error) {
+	return bySource(func(fromKubelet bool) ([]table.Row, error) { return b.burst(ctx, fromKubelet) })
+}
+
+func (b *Bench) burst(ctx context.Context, fromKubelet bool) ([]table.Row, error) {
+	return b.onNode(ctx, 1, fromKubelet, func(n *node) (rows []table.Row, err error) {
 		a, err := n.startAgent(ctx)
 		if err != nil {
 			return nil, err
@@ -90,6 +94,9 @@ func (n *node) startPod(ctx context.Context, number int, free chan struct{}) (*c
 	pod, err := n.server.admin.CoreV1().Pods(namespaceName(0)).Create(ctx, newPod(podName(number), namespaceName(0), measured), metav1.CreateOptions{})
 	if err != nil {
 		return nil, err
+	}
+	if n.kubelets != nil { // which know their pods before their runtimes do
+		n.kubelets.OnAdd(pod, false)
 	}
 	if err := n.server.setStatus(ctx, starting(pod)); err != nil {
 		return nil, err

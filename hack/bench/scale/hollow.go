@@ -29,9 +29,10 @@ const (
 // hollowBench is a cluster whose agents have no kernel.
 type hollowBench struct {
 	*Bench
-	server *server
-	fleet  []*hollowAgent
-	seen   fleet
+	server   *server
+	kubelets *kubelets // nil: the pods come from the API server
+	fleet    []*hollowAgent
+	seen     fleet
 }
 
 // Hollow measures what many agents cost the API server:
@@ -43,6 +44,10 @@ type hollowBench struct {
 //   - all of them start again at once: nothing is written but their own status;
 //   - the API server starts again after an outage, once without agents and once with them.
 func (b *Bench) Hollow(ctx context.Context) ([]table.Row, error) {
+	return bySource(func(fromKubelet bool) ([]table.Row, error) { return b.hollow(ctx, fromKubelet) })
+}
+
+func (b *Bench) hollow(ctx context.Context, fromKubelet bool) ([]table.Row, error) {
 	return inDirectory(func(dir string) (rows []table.Row, err error) {
 		s, err := startServer(ctx, dir)
 		if err != nil {
@@ -58,6 +63,13 @@ func (b *Bench) Hollow(ctx context.Context) ([]table.Row, error) {
 		}
 		if err := makeAgentPods(ctx, s.admin, b.agents); err != nil {
 			return nil, err
+		}
+		if fromKubelet {
+			h.kubelets, err = serveKubelets(ctx, s.admin, dir, b.agents)
+			defer h.kubelets.end()
+			if err != nil {
+				return nil, err
+			}
 		}
 		for _, part := range []func(context.Context) ([]table.Row, error){h.first, h.rest, h.namespaceChange, h.again, h.serverAgain} {
 			more, err := part(ctx)
@@ -77,6 +89,7 @@ func (b *Bench) Hollow(ctx context.Context) ([]table.Row, error) {
 type phase struct {
 	cpu, took     time.Duration
 	requests, rss float64
+	inUse         float64 // KiB of heap and stacks, after a collection
 }
 
 func (h *hollowBench) phase(ctx context.Context, f func(context.Context) error) (p phase, err error) {
@@ -100,7 +113,7 @@ func (h *hollowBench) startAll(ctx context.Context) error {
 	h.fleet = make([]*hollowAgent, h.agents)
 	looked := h.seen.applied.Load()
 	err := each(ctx, h.agents, func(_ context.Context, i int) (err error) {
-		h.fleet[i], err = newHollowAgent(h.server, nodeName(i), &h.seen)
+		h.fleet[i], err = newHollowAgent(h.server, nodeName(i), h.kubelets, &h.seen)
 		return err
 	})
 	if err != nil {
@@ -160,6 +173,7 @@ func (h *hollowBench) rest(ctx context.Context) ([]table.Row, error) {
 	}
 	p, err := h.phase(ctx, func(ctx context.Context) error { return h.settle(ctx, calm) })
 	return []table.Row{
+		h.row("RSS of the API server while agents have nothing to do", "MiB", p.rss, 0),
 		h.row("CPU of the API server while agents have nothing to do", "% of a core", 100*p.cpu.Seconds()/p.took.Seconds(), 0),
 		h.row("requests of an agent that has nothing to do", "count a minute", h.each(p.requests)/p.took.Minutes(), 0).To("0"),
 	}, err
@@ -236,6 +250,7 @@ func (h *hollowBench) serverAgain(ctx context.Context) ([]table.Row, error) {
 		h.row("requests of an agent when the API server has started again", "count", h.each(with.requests), 0),
 		h.row("requests in the busiest second of an outage, against the mean until all agents know of a change", "count", float64(slices.Max(attempts)), mean).AtMost(2),
 		h.row("RSS of the API server when it has started again, against without agents", "MiB", with.rss, without.rss),
+		h.row("heap and stacks of the API server for an agent, when it has started again", "KiB", h.each(with.inUse-without.inUse), 0),
 	}, err
 }
 
@@ -260,7 +275,8 @@ func (h *hollowBench) serverStarts(ctx context.Context) (p phase, attempts []int
 		return p, nil, err
 	}
 	end, err := h.server.api.usage()
-	return phase{cpu: end.cpu, took: took, rss: end.rss, requests: float64(h.seen.requests.Load() - requests)}, attempts, err
+	used, errUsed := h.server.inUse(ctx)
+	return phase{cpu: end.cpu, took: took, rss: end.rss, inUse: used, requests: float64(h.seen.requests.Load() - requests)}, attempts, errors.Join(err, errUsed)
 }
 
 func (h *hollowBench) row(what, unit string, ours, reference float64) table.Row {

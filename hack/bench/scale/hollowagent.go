@@ -13,10 +13,12 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
@@ -30,6 +32,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/selfreport"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/runtime/kubelet"
 )
 
 // hollowAgent is the agent of one node without its kernel and its container runtime: the agent's own caches, watch, core and writer, and
@@ -76,7 +79,7 @@ func (f *fleet) perSecond(from, to time.Time) []int {
 }
 
 // newHollowAgent makes the agent of a node. Each has connections of its own, as agents on nodes have.
-func newHollowAgent(s *server, node string, seen *fleet) (*hollowAgent, error) {
+func newHollowAgent(s *server, node string, k *kubelets, seen *fleet) (*hollowAgent, error) {
 	c := rest.CopyConfig(s.agents.Config())
 	c.QPS, c.Burst = 50, 200             // the agent's own
 	c.Dial = (&net.Dialer{}).DialContext // a connection is shared by configurations that are equal
@@ -85,8 +88,12 @@ func newHollowAgent(s *server, node string, seen *fleet) (*hollowAgent, error) {
 	if err := corev1.AddToScheme(scheme); err != nil {
 		return nil, err
 	}
+	newInformer, err := k.informer(node)
+	if err != nil {
+		return nil, err
+	}
 	mgr, err := ctrl.NewManager(c, ctrl.Options{
-		Scheme: scheme, Cache: controllers.CacheOptions(node, false, new(outage.Contact).Informer), Controller: config.Controller{SkipNameValidation: new(true), CacheSyncTimeout: fleetLimit},
+		Scheme: scheme, MapperProvider: knownKinds, Cache: controllers.CacheOptions(node, false, newInformer), Controller: config.Controller{SkipNameValidation: new(true), CacheSyncTimeout: fleetLimit},
 		Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 	})
 	if err != nil {
@@ -98,7 +105,17 @@ func newHollowAgent(s *server, node string, seen *fleet) (*hollowAgent, error) {
 	}
 	a := &hollowAgent{manager: mgr, seen: seen, ended: make(chan error, 1)}
 	a.report = selfreport.Report{Look: a.status, Write: write, Log: logr.Discard()}
-	return a, a.add()
+	return a, a.add(k != nil)
+}
+
+// knownKinds maps the kinds that agents read, without a question to the API server.
+func knownKinds(*rest.Config, *http.Client) (meta.RESTMapper, error) {
+	m := meta.NewDefaultRESTMapper(nil)
+	m.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
+	for _, kind := range []string{"Namespace", "Node"} {
+		m.Add(corev1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeRoot)
+	}
+	return m, nil
 }
 
 // count counts the requests of agents.
@@ -123,6 +140,22 @@ func (c counted) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
+// informer makes informers as the agent's, whose pods come from the kubelet of a node.
+func (k *kubelets) informer(node string) (controllers.NewInformer, error) {
+	fromAPI := new(outage.Contact).Informer
+	if k == nil {
+		return fromAPI, nil
+	}
+	c, err := kubelet.NewClient(k.of[node].Socket)
+	return func(lw toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, by toolscache.Indexers) toolscache.SharedIndexInformer {
+		if _, isPod := kind.(*corev1.Pod); !isPod {
+			return fromAPI(lw, kind, resync, by)
+		}
+		s := kubelet.NewSource(c, kubelet.Kubelet, toolscache.ToListerWatcherWithContext(lw), controllers.StripPod)
+		return toolscache.NewSharedIndexInformer(&toolscache.ListWatch{ListWithContextFunc: s.ListWithContext, WatchFuncWithContext: s.WatchWithContext}, kind, resync, by)
+	}, err
+}
+
 // status is what the agent writes about itself.
 func (a *hollowAgent) status(context.Context) agentstatus.Status {
 	ready := a.synced.Load()
@@ -130,7 +163,7 @@ func (a *hollowAgent) status(context.Context) agentstatus.Status {
 }
 
 // add adds to the manager what the agent adds to it.
-func (a *hollowAgent) add() error {
+func (a *hollowAgent) add(fromKubelet bool) error {
 	ledger := controllers.NewLedger()
 	counters, err := controllers.NewMetrics(prometheus.NewRegistry(), ledger)
 	if err != nil {
@@ -138,6 +171,7 @@ func (a *hollowAgent) add() error {
 	}
 	pods := controllers.Reader{Cache: a.manager.GetCache(), Live: a.manager.GetAPIReader()}
 	writer := controllers.NewWriter(a.manager.GetClient(), pods, a.manager.GetEventRecorder("scale"))
+	writer.Lags = func() bool { return fromKubelet }
 	kernel := noKernel{a.seen}
 	programmer := &controllers.Programmer{
 		Config:  intent.Config{Select: intent.SelectAnnotation, AgentNamespace: agentNamespace, Defaults: intent.StandardDefaults()},

@@ -29,12 +29,13 @@ type node struct {
 	*Bench
 	server     *server
 	runtime    *containerRuntime
+	kubelets   *kubelets // nil: pods come from the API server
 	namespaces int // of the cluster
 	made       int // pods of the cluster so far
 }
 
-// onNode calls f with a node of a cluster with so many namespaces.
-func (b *Bench) onNode(ctx context.Context, namespaces int, f func(n *node) ([]table.Row, error)) ([]table.Row, error) {
+// onNode calls f with a node of a cluster with so many namespaces, whose pods come from the API server or from its kubelet.
+func (b *Bench) onNode(ctx context.Context, namespaces int, fromKubelet bool, f func(n *node) ([]table.Row, error)) ([]table.Row, error) {
 	return inDirectory(func(dir string) (rows []table.Row, err error) {
 		s, err := startServer(ctx, dir)
 		if err != nil {
@@ -49,14 +50,26 @@ func (b *Bench) onNode(ctx context.Context, namespaces int, f func(n *node) ([]t
 		if err := makeNamespaces(ctx, s.admin, namespaces); err != nil {
 			return nil, err
 		}
-		return f(&node{Bench: b, server: s, runtime: r, namespaces: namespaces})
+		n := &node{Bench: b, server: s, runtime: r, namespaces: namespaces}
+		if fromKubelet {
+			n.kubelets, err = serveKubelets(ctx, s.admin, dir, 1)
+			defer n.kubelets.end()
+			if err != nil {
+				return nil, err
+			}
+		}
+		return f(n)
 	})
 }
 
 // Node measures a full node in a large cluster: the pods' rules are applied once, and reported. The agent is started again beside them: what it asks
 // for, writes, takes and holds. It is started once more without looks, which shows what these cost.
 func (b *Bench) Node(ctx context.Context) ([]table.Row, error) {
-	return b.onNode(ctx, b.namespaces, func(n *node) ([]table.Row, error) {
+	return bySource(func(fromKubelet bool) ([]table.Row, error) { return b.node(ctx, fromKubelet) })
+}
+
+func (b *Bench) node(ctx context.Context, fromKubelet bool) ([]table.Row, error) {
+	return b.onNode(ctx, b.namespaces, fromKubelet, func(n *node) ([]table.Row, error) {
 		if err := n.fill(ctx, n.here); err != nil {
 			return nil, err
 		}

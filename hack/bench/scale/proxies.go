@@ -40,7 +40,7 @@ const (
 // over these. The halves are compared to tell what each idle proxy costs: the first ones also cost what does not depend on their number, such as the
 // garbage that there may be until the next collection.
 func (b *Bench) Proxies(ctx context.Context) ([]table.Row, error) {
-	return b.onNode(ctx, 1, func(n *node) (rows []table.Row, err error) {
+	return b.onNode(ctx, 1, false, func(n *node) (rows []table.Row, err error) {
 		for _, dir := range []string{n.root(), n.shared(), "/var/log"} { // in memory; this program's mounts are its own
 			if err := errors.Join(os.MkdirAll(dir, 0o700), unix.Mount("tmpfs", dir, "tmpfs", 0, "")); err != nil {
 				return nil, fmt.Errorf("mount memory on %s: %w", dir, err)

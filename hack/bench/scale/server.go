@@ -85,6 +85,15 @@ func (s *server) findAPI(ctx context.Context) (err error) {
 	})
 }
 
+// inUse returns what the API server has in use of Go's heap after a collection, and for stacks, in KiB.
+func (s *server) inUse(ctx context.Context) (float64, error) {
+	profile, err := s.admin.CoreV1().RESTClient().Get().RequestURI(collected).DoRaw(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return inUse(string(profile))
+}
+
 // allow gives agents rights.
 func (s *server) allow(ctx context.Context, name string, rules []rbacv1.PolicyRule) error {
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}
