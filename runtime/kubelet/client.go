@@ -1,6 +1,7 @@
 // Package kubelet reads the pods of a node from its kubelet: the Pods API of Kubernetes 1.37 (KEP-4188), gRPC on a socket of the node.
 //
 //	client.go   questions to the kubelet: one pod, and a stream of all of them
+//	pieces.go   a list of pods, read one by one
 //	roster.go   what of a stream is news to an informer
 //	source.go   an informer's source of pods: the kubelet, or the API server
 //	follow.go   a watch of the kubelet's pods
@@ -19,6 +20,8 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -120,17 +123,24 @@ func (c *Client) Named(ctx context.Context, namespace, name string) (*corev1.Pod
 	return nil, c.noPod()
 }
 
-func (c *Client) noPod() error { return fmt.Errorf("ask the kubelet at %s: %w", c.socket, podnet.ErrNoPod) }
+func (c *Client) noPod() error {
+	return fmt.Errorf("ask the kubelet at %s: %w", c.socket, podnet.ErrNoPod)
+}
 
-// relist returns the messages about all pods that are listed now.
-func (c *Client) relist(ctx context.Context) ([][]byte, error) {
+// relist calls read with the message about each pod that is listed now. It must not keep it.
+func (c *Client) relist(ctx context.Context, read func(message []byte) error) error {
 	ctx, cancel := context.WithTimeout(ctx, silence)
 	defer cancel()
-	got, err := c.pods.ListPods(ctx, &podsv1alpha1.ListPodsRequest{})
-	if err != nil {
-		return nil, c.failure(err)
+	var failed error
+	answer := &pieces{read: func(message []byte) error { failed = read(message); return failed }}
+	err := c.conn.Invoke(ctx, podsv1alpha1.Pods_ListPods_FullMethodName, &podsv1alpha1.ListPodsRequest{}, answer, grpc.ForceCodecV2(piecewise{encoding.GetCodecV2(proto.Name)}))
+	switch {
+	case failed != nil:
+		return failed
+	case err != nil:
+		return c.failure(err)
 	}
-	return got.GetPods(), nil
+	return nil
 }
 
 // serves reports whether the kubelet gives all of its pods now.

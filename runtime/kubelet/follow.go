@@ -110,8 +110,9 @@ func (s *stream) listen(done <-chan struct{}) <-chan heard {
 
 // answered is a list that the kubelet was asked for.
 type answered struct {
-	messages [][]byte
-	err      error
+	pods  list
+	ended map[uint64]bool // see roster
+	err   error
 }
 
 // pass passes on what the kubelet says, until its stream ends. It closes the stream. From time to time it asks for all pods, and passes on what the
@@ -139,10 +140,8 @@ func (s *Source) pass(ctx context.Context, f feed, from *stream) error {
 		case <-ask.C:
 			isAsked = true
 			clear(later)
-			go func() {
-				messages, err := s.client.relist(ctx)
-				lists <- answered{messages, err}
-			}()
+			r := s.roster.knowing()
+			go func() { lists <- s.relist(ctx, r) }()
 			continue
 		case l := <-lists:
 			isAsked = false
@@ -172,16 +171,26 @@ func (s *Source) takesIn(h heard) (news []watch.Event, remain bool) {
 	return s.roster.changed(h.told), false
 }
 
+// relist asks for all pods.
+func (s *Source) relist(ctx context.Context, r reader) answered {
+	a := answered{pods: list{}, ended: map[uint64]bool{}}
+	a.err = s.client.relist(ctx, func(message []byte) error {
+		p, err := r.read(message)
+		if err == nil && !a.pods.add(p) {
+			a.ended[p.message] = true
+		}
+		return err
+	})
+	return a
+}
+
 // compares returns the news of a list.
 func (s *Source) compares(l answered, later map[types.UID]bool) ([]watch.Event, error) {
 	if l.err != nil {
 		return nil, l.err
 	}
-	all, err := s.roster.relisted(l.messages)
-	if err != nil {
-		return nil, err
-	}
-	news := s.roster.listed(all, later)
+	s.roster.ended = l.ended
+	news := s.roster.listed(l.pods, later)
 	s.hears(len(news))
 	return news, nil
 }

@@ -41,7 +41,7 @@ type known struct {
 }
 
 func newRoster(strip func(*corev1.Pod) *corev1.Pod) *roster {
-	return &roster{reader: reader{strip, maphash.MakeSeed()}, pods: map[types.NamespacedName]known{}, version: firstVersion}
+	return &roster{reader: reader{strip: strip, seed: maphash.MakeSeed()}, pods: map[types.NamespacedName]known{}, version: firstVersion}
 }
 
 // last returns the version of the newest event.
@@ -124,31 +124,17 @@ func (r *roster) whole(all list) *corev1.PodList {
 	return out
 }
 
-// relisted returns the list of messages. What is known already is not decoded again.
-func (r *roster) relisted(messages [][]byte) (list, error) {
-	byMessage, ended, out := make(map[uint64]*corev1.Pod, len(r.pods)), map[uint64]bool{}, list{}
+// knowing returns a reader that does not decode again what is known already.
+func (r *roster) knowing() reader {
+	out := r.reader
+	out.known = make(map[uint64]told, len(r.pods)+len(r.ended))
+	for sum := range r.ended {
+		out.known[sum] = told{message: sum, hasEnded: true}
+	}
 	for _, k := range r.pods {
-		byMessage[k.message] = k.pod
+		out.known[k.message] = told{id: k.pod, message: k.message}
 	}
-	for _, message := range messages {
-		sum := r.sum(message)
-		if pod := byMessage[sum]; pod != nil {
-			out.add(told{id: pod})
-			continue
-		}
-		if !r.ended[sum] {
-			p, err := r.read(message)
-			if err != nil {
-				return nil, err
-			}
-			if out.add(p) {
-				continue
-			}
-		}
-		ended[sum] = true
-	}
-	r.ended = ended
-	return out, nil
+	return out
 }
 
 // bookmark returns the event that ends the pods with which a watch begins.
@@ -170,10 +156,18 @@ type reader struct {
 	// strip returns what of a pod an informer keeps; nil keeps all. A node's pods as they are told take several times the memory.
 	strip func(*corev1.Pod) *corev1.Pod
 	seed  maphash.Seed // the zero value: no sums are wanted
+	known map[uint64]told
 }
 
 // read returns the pod of a message.
 func (r reader) read(message []byte) (told, error) {
+	var sum uint64
+	if r.seed != (maphash.Seed{}) {
+		sum = maphash.Bytes(r.seed, message)
+		if p, ok := r.known[sum]; ok {
+			return p, nil
+		}
+	}
 	pod, err := decode(message)
 	if err != nil {
 		return told{}, err
@@ -184,15 +178,13 @@ func (r reader) read(message []byte) (told, error) {
 		if err != nil {
 			return told{}, fmt.Errorf("the kubelet's pod %s: %w", nameOf(pod), err)
 		}
-		p.message, p.content = r.sum(message), r.sum(text)
+		p.message, p.content = sum, maphash.Bytes(r.seed, text)
 	}
 	if r.strip != nil {
 		p.pod = r.strip(pod)
 	}
 	return p, nil
 }
-
-func (r reader) sum(text []byte) uint64 { return maphash.Bytes(r.seed, text) }
 
 // told is a pod as the kubelet has told it.
 type told struct {

@@ -217,8 +217,12 @@ func TestSource_modeAPI_neverAsksTheKubelet(t *testing.T) {
 // Whatever is at the socket, the API server has the pods.
 func TestSource_nothingUsableAtTheSocket_theAPIServerIsAsked(t *testing.T) {
 	for name, prepare := range map[string]func(*kubeletstandin.Kubelet){
-		"gate is off": func(f *kubeletstandin.Kubelet) { f.Refuses = status.Error(codes.Unimplemented, "unknown service v1alpha1.Pods") },
-		"not ready":   func(f *kubeletstandin.Kubelet) { f.Refuses = status.Error(codes.FailedPrecondition, "Kubelet is initializing") },
+		"gate is off": func(f *kubeletstandin.Kubelet) {
+			f.Refuses = status.Error(codes.Unimplemented, "unknown service v1alpha1.Pods")
+		},
+		"not ready": func(f *kubeletstandin.Kubelet) {
+			f.Refuses = status.Error(codes.FailedPrecondition, "Kubelet is initializing")
+		},
 		"garbage": func(f *kubeletstandin.Kubelet) {
 			f.Instead = []*podsv1alpha1.WatchPodsEvent{{Type: podsv1alpha1.EventType_ADDED, Pod: []byte("\xff\xff")}}
 		},

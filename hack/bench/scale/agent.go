@@ -124,6 +124,7 @@ func (a *agent) awaitProgrammed(ctx context.Context, pods int) error {
 			return err
 		}
 		if n := m.sum(prefix+"pods", `state="programmed"`); int(n) != pods {
+			_ = pause(ctx, 100*time.Millisecond) // each look costs the agent memory
 			return fmt.Errorf("%v are", n)
 		}
 		return nil

@@ -30,8 +30,8 @@ type node struct {
 	server     *server
 	runtime    *containerRuntime
 	kubelets   *kubelets // nil: pods come from the API server
-	namespaces int // of the cluster
-	made       int // pods of the cluster so far
+	namespaces int       // of the cluster
+	made       int       // pods of the cluster so far
 }
 
 // onNode calls f with a node of a cluster with so many namespaces, whose pods come from the API server or from its kubelet.
