@@ -36,11 +36,11 @@ func (n *node) startAgent(ctx context.Context, flags ...string) (*agent, error) 
 	if err != nil {
 		return nil, err
 	}
-	kubeconfig := filepath.Join(n.runtime.dir, "kubeconfig")
+	kubeconfig := filepath.Join(n.runtime.Dir, "kubeconfig")
 	if err := os.WriteFile(kubeconfig, text, 0o600); err != nil {
 		return nil, err
 	}
-	a := &agent{health: filepath.Join(n.runtime.dir, "health.sock")}
+	a := &agent{health: filepath.Join(n.runtime.Dir, "health.sock")}
 	for _, address := range []*string{&a.metricsAddr, &a.pprofAddr} { // at which nobody listens
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 		if err != nil {
@@ -52,8 +52,8 @@ func (n *node) startAgent(ctx context.Context, flags ...string) (*agent, error) 
 		}
 	}
 	args := append([]string{
-		"run", "--node-name=" + measured, "--agent-namespace=mesh", "--backend=nftables", "--runtime=containerd", "--runtime-endpoint=unix://" + n.runtime.criSocket(),
-		"--nri-socket=" + n.runtime.nriSocket(), "--health-addr=unix://" + a.health, "--metrics-addr=" + a.metricsAddr, "--pprof-addr=" + a.pprofAddr,
+		"run", "--node-name=" + measured, "--agent-namespace=mesh", "--backend=nftables", "--runtime=containerd", "--runtime-endpoint=unix://" + n.runtime.CRISocket(),
+		"--nri-socket=" + n.runtime.NRISocket(), "--health-addr=unix://" + a.health, "--metrics-addr=" + a.metricsAddr, "--pprof-addr=" + a.pprofAddr,
 	}, flags...)
 	if n.kubelets != nil {
 		args = append(args, "--pods-from=kubelet", "--kubelet-socket="+n.kubelets.of[measured].Socket)
@@ -61,7 +61,7 @@ func (n *node) startAgent(ctx context.Context, flags ...string) (*agent, error) 
 		args = append(args, "--pods-from=api")
 	}
 	began := time.Now()
-	if a.process, err = start(n.runtime.dir, "agent", []string{"KUBECONFIG=" + kubeconfig, memoryLimit}, n.agent, args...); err != nil {
+	if a.process, err = start(n.runtime.Dir, "agent", []string{"KUBECONFIG=" + kubeconfig, memoryLimit}, n.agent, args...); err != nil {
 		return nil, err
 	}
 	err = eventually(ctx, readyLimit, "the agent is ready", func(ctx context.Context) error {

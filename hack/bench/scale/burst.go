@@ -37,7 +37,7 @@ func (b *Bench) burst(ctx context.Context, fromKubelet bool) ([]table.Row, error
 		for range burstRounds {
 			counts := func() (m metrics, called float64, err error) {
 				m, err = a.metrics(ctx)
-				return m, float64(n.runtime.calls.Load()), err
+				return m, float64(n.runtime.Calls.Load()), err
 			}
 			saidBefore, calledBefore, errBefore := counts()
 			before, err := a.usage()
@@ -65,8 +65,8 @@ func (b *Bench) burst(ctx context.Context, fromKubelet bool) ([]table.Row, error
 			table.New("CPU of the agent for a pod's end, "+what, "ms", table.Quantile(endCPU, 50), 0),
 			table.New("API requests for a pod's life, "+what, "count", table.Quantile(requests, 50), 0),
 			table.New("API writes for a pod's life, "+what, "count", table.Quantile(writes, 50), 0).To("1"),
-			table.New("time that the runtime waits for the agent at a pod's start, "+what+", p50", "ms", table.Quantile(n.runtime.waits, 50), 0),
-			table.New("time that the runtime waits for the agent at a pod's start, "+what+", p99", "ms", table.Quantile(n.runtime.waits, 99), 0),
+			table.New("time that the runtime waits for the agent at a pod's start, "+what+", p50", "ms", table.Quantile(n.runtime.Waits, 50), 0),
+			table.New("time that the runtime waits for the agent at a pod's start, "+what+", p99", "ms", table.Quantile(n.runtime.Waits, 99), 0),
 			table.New("calls of the runtime for a pod's life, "+what, "count", table.Quantile(calls, 50), 0),
 		}, nil
 	})
@@ -106,7 +106,7 @@ func (n *node) startPod(ctx context.Context, number int, free chan struct{}) (*c
 	if err := pause(ctx, networkTime); err != nil {
 		return nil, err
 	}
-	if err := n.runtime.run(ctx, pod); err != nil {
+	if err := n.runtime.Run(ctx, pod); err != nil {
 		return nil, err
 	}
 	return pod, errors.Join(pause(ctx, containerTime), n.server.setStatus(ctx, running(pod, number)))
@@ -119,7 +119,7 @@ func (n *node) endAll(ctx context.Context, a *agent, pods []*corev1.Pod) error {
 		if err := api.Delete(ctx, pods[i].Name, metav1.DeleteOptions{}); err != nil {
 			return err
 		}
-		if err := n.runtime.end(ctx, pods[i]); err != nil {
+		if err := n.runtime.End(ctx, pods[i]); err != nil {
 			return err
 		}
 		return api.Delete(ctx, pods[i].Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})

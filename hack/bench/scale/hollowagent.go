@@ -33,6 +33,7 @@ import (
 	"istio-pod-network-controller/internal/selfreport"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/runtime/kubelet"
+	"istio-pod-network-controller/test/standins/runtimestandin"
 )
 
 // hollowAgent is the agent of one node without its kernel and its container runtime: the agent's own caches, watch, core and writer, and
@@ -236,6 +237,6 @@ func (noKernel) Identify(string) (podnet.Identity, error) {
 
 // Find finds a sandbox for every pod.
 func (noKernel) Find(_ context.Context, pod podnet.Sandbox) (podnet.Sandbox, error) {
-	pod.ID, pod.NetNS = hexID(pod.UID), "/run/netns/"+pod.UID
+	pod.ID, pod.NetNS = runtimestandin.HexID(pod.UID), "/run/netns/"+pod.UID
 	return pod, nil
 }

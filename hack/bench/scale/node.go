@@ -2,16 +2,15 @@ package scale
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"os/exec"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"istio-pod-network-controller/hack/bench/table"
+	"istio-pod-network-controller/test/standins/runtimestandin"
 )
 
 const (
@@ -28,7 +27,7 @@ const (
 type node struct {
 	*Bench
 	server     *server
-	runtime    *containerRuntime
+	runtime    *runtimestandin.Runtime
 	kubelets   *kubelets // nil: pods come from the API server
 	namespaces int       // of the cluster
 	made       int       // pods of the cluster so far
@@ -42,11 +41,11 @@ func (b *Bench) onNode(ctx context.Context, namespaces int, fromKubelet bool, f 
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, s.stop()) }()
-		r, err := newRuntime(dir)
+		r, err := runtimestandin.New(dir)
 		if err != nil {
 			return nil, err
 		}
-		defer func() { err = errors.Join(err, r.stop()) }()
+		defer func() { err = errors.Join(err, r.Stop()) }()
 		if err := makeNamespaces(ctx, s.admin, namespaces); err != nil {
 			return nil, err
 		}
@@ -103,7 +102,7 @@ func (n *node) fill(ctx context.Context, pods int, change ...func(*corev1.Pod)) 
 		if err := n.server.setStatus(ctx, running(made[i], i)); err != nil {
 			return err
 		}
-		_, err := n.runtime.add(made[i])
+		_, err := n.runtime.Add(made[i])
 		return err
 	})
 }
@@ -143,7 +142,7 @@ type restarted struct {
 
 // restart starts an agent that looks at each pod once an interval, and measures it when it is calm.
 func (n *node) restart(ctx context.Context, every time.Duration) (seen restarted, err error) {
-	before, err := n.runtime.fingerprints(ctx)
+	before, err := n.runtime.Fingerprints(ctx)
 	if err != nil {
 		return seen, err
 	}
@@ -172,29 +171,13 @@ func (n *node) restart(ctx context.Context, every time.Duration) (seen restarted
 		return seen, err
 	}
 	seen.load = seen.usage.load(calm)
-	after, err := n.runtime.fingerprints(ctx)
+	after, err := n.runtime.Fingerprints(ctx)
 	for id, was := range before {
 		if after[id] != was {
 			seen.changed++
 		}
 	}
 	return seen, err
-}
-
-// fingerprints returns, of each sandbox, its nftables with the handles that the kernel gives: whatever is written anew gets others.
-func (r *containerRuntime) fingerprints(ctx context.Context) (map[string][sha256.Size]byte, error) {
-	out := map[string][sha256.Size]byte{}
-	for _, s := range r.all() {
-		text, err := exec.CommandContext(ctx, "nsenter", "--net="+s.netns, "nft", "--handle", "list", "ruleset").CombinedOutput()
-		if err == nil && len(text) == 0 {
-			err = errors.New("it has no rules")
-		}
-		if err != nil {
-			return nil, fmt.Errorf("list the rules of sandbox %s: %w: %s", s.id, err, text)
-		}
-		out[s.id] = sha256.Sum256(text)
-	}
-	return out, nil
 }
 
 func (n *node) rows(looking, idle restarted) []table.Row {

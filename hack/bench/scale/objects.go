@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/test/standins/runtimestandin"
 )
 
 // atOnce is how many requests the objects are made with at a time.
@@ -140,7 +141,7 @@ func running(pod *corev1.Pod, number int) *corev1.Pod {
 	out.Status.PodIPs = []corev1.PodIP{{IP: out.Status.PodIP}}
 	for i := range out.Status.ContainerStatuses {
 		s := &out.Status.ContainerStatuses[i]
-		s.ContainerID, s.ImageID, s.Ready, s.Started = "containerd://"+hexID(pod.Name+s.Name), s.Image+"@sha256:"+hexID(s.Image), true, new(true)
+		s.ContainerID, s.ImageID, s.Ready, s.Started = "containerd://"+runtimestandin.HexID(pod.Name+s.Name), s.Image+"@sha256:"+runtimestandin.HexID(s.Image), true, new(true)
 		// Long ago: nobody waits for its proxy.
 		s.State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(time.Now().Add(-time.Hour))}}
 	}

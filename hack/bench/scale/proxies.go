@@ -70,8 +70,8 @@ func (b *Bench) Proxies(ctx context.Context) ([]table.Row, error) {
 	})
 }
 
-func (n *node) root() string   { return filepath.Join(n.runtime.dir, "sidecars") }
-func (n *node) shared() string { return filepath.Join(n.runtime.dir, "shared") }
+func (n *node) root() string   { return filepath.Join(n.runtime.Dir, "sidecars") }
+func (n *node) shared() string { return filepath.Join(n.runtime.Dir, "shared") }
 
 // withoutProxy has a pod ask by itself, and gives it no proxy in its spec.
 func withoutProxy(pod *corev1.Pod) {
@@ -131,13 +131,13 @@ func (n *node) idle(ctx context.Context, proxies int) (seen idleAgent, err error
 func (n *node) look(ctx context.Context, a *agent) (seen idleAgent, err error) {
 	m, errMetrics := a.metrics(ctx)
 	seen.usage, err = a.usage()
-	seen.calls, seen.requests = float64(n.runtime.calls.Load()), m.requests()
+	seen.calls, seen.requests = float64(n.runtime.Calls.Load()), m.requests()
 	return seen, errors.Join(errMetrics, err)
 }
 
 // manage starts an agent with the proxy manager, and waits until so many proxies are ready.
 func (n *node) manage(ctx context.Context, proxies int) (*agent, error) {
-	a, err := n.startAgent(ctx, "--sidecars", "--sidecar-root="+n.root(), "--sidecar-secrets="+n.runtime.dir, "--shared-root="+n.shared())
+	a, err := n.startAgent(ctx, "--sidecars", "--sidecar-root="+n.root(), "--sidecar-secrets="+n.runtime.Dir, "--shared-root="+n.shared())
 	if err != nil {
 		return nil, err
 	}
@@ -195,7 +195,7 @@ func (n *node) rollOut(ctx context.Context, profile string) (rows []table.Row, e
 		return nil, err
 	}
 	err = eventually(ctx, proxyPatience, "the old proxies are gone", func(context.Context) error {
-		if old, all := n.runtime.versions(); old > 0 || all != n.proxies {
+		if old, all := n.runtime.Versions(); old > 0 || all != n.proxies {
 			return fmt.Errorf("%d of %d are not", old, all)
 		}
 		return nil
@@ -208,18 +208,6 @@ func (n *node) rollOut(ctx context.Context, profile string) (rows []table.Row, e
 		table.New(of+": CPU of the agent for a proxy", "ms", milliseconds(after.cpu-before.cpu)/float64(n.proxies), 0),
 		table.New(of+": duration", "s", after.at.Sub(before.at).Seconds(), 0),
 	}, errors.Join(err, errAfter)
-}
-
-// versions returns how many containers there are, and how many of them are the first of their sandbox.
-func (r *containerRuntime) versions() (first, all int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, one := range r.containers {
-		if one.GetMetadata().GetAttempt() == 0 {
-			first++
-		}
-	}
-	return first, len(r.containers)
 }
 
 // objects returns a client for kinds that have no type here.

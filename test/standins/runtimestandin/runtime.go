@@ -1,4 +1,5 @@
-package scale
+// Package runtimestandin is a container runtime that runs no containers of pods, for benches of the agent.
+package runtimestandin
 
 import (
 	"context"
@@ -10,6 +11,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -31,21 +33,21 @@ import (
 // labelPodUID is set by the kubelet on every sandbox.
 const labelPodUID = "io.kubernetes.pod.uid"
 
-// containerRuntime is one node's container runtime, as far as the agent sees it: CRI's lists, verbose status and containers, and NRI as
+// Runtime is one node's container runtime, as far as the agent sees it: CRI's lists, verbose status and containers, and NRI as
 // containerd has it. Its sandboxes have real network namespaces.
-type containerRuntime struct {
+type Runtime struct {
 	criv1.UnimplementedRuntimeServiceServer
 	criv1.UnimplementedImageServiceServer
-	dir    string
+	Dir    string // with its sockets
 	server *grpc.Server
 	nri    *adaptation.Adaptation
-	calls  atomic.Int64 // of CRI
+	Calls  atomic.Int64 // of CRI
 
 	mu         sync.Mutex
 	sandboxes  map[string]*sandbox // by ID
 	containers map[string]*container
 	closed     []func() error
-	waits      []float64 // milliseconds for the agent, of each sandbox that was run; calls for others, which come one after the other, are part of it
+	Waits      []float64 // milliseconds for the agent, of each sandbox that was run; calls for others, which come one after the other, are part of it
 }
 
 type sandbox struct {
@@ -56,13 +58,14 @@ type sandbox struct {
 	answers   bool // whether its proxy is ready
 }
 
-func newRuntime(dir string) (*containerRuntime, error) {
-	r := &containerRuntime{dir: dir, sandboxes: map[string]*sandbox{}, containers: map[string]*container{}}
+// New starts a Runtime whose files are in a directory.
+func New(dir string) (*Runtime, error) {
+	r := &Runtime{Dir: dir, sandboxes: map[string]*sandbox{}, containers: map[string]*container{}}
 	r.server = grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-		r.calls.Add(1)
+		r.Calls.Add(1)
 		return handle(ctx, req)
 	}))
-	listener, err := net.Listen("unix", r.criSocket())
+	listener, err := net.Listen("unix", r.CRISocket())
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +76,7 @@ func newRuntime(dir string) (*containerRuntime, error) {
 	update := func(context.Context, []*adaptation.ContainerUpdate) ([]*adaptation.ContainerUpdate, error) {
 		return nil, nil
 	}
-	r.nri, err = adaptation.New("scale", "1", r.synchronize, update, adaptation.WithSocketPath(r.nriSocket()),
+	r.nri, err = adaptation.New("scale", "1", r.synchronize, update, adaptation.WithSocketPath(r.NRISocket()),
 		adaptation.WithPluginPath(none), adaptation.WithPluginConfigPath(none))
 	if err != nil {
 		return nil, err
@@ -81,11 +84,14 @@ func newRuntime(dir string) (*containerRuntime, error) {
 	return r, r.nri.Start()
 }
 
-func (r *containerRuntime) criSocket() string { return filepath.Join(r.dir, "cri.sock") }
-func (r *containerRuntime) nriSocket() string { return filepath.Join(r.dir, "nri.sock") }
+// CRISocket is where it serves CRI.
+func (r *Runtime) CRISocket() string { return filepath.Join(r.Dir, "cri.sock") }
 
-// stop ends the runtime and its sandboxes.
-func (r *containerRuntime) stop() error {
+// NRISocket is where it serves NRI.
+func (r *Runtime) NRISocket() string { return filepath.Join(r.Dir, "nri.sock") }
+
+// Stop ends the runtime and its sandboxes.
+func (r *Runtime) Stop() error {
 	r.nri.Stop()
 	r.server.Stop()
 	var err error
@@ -98,10 +104,10 @@ func (r *containerRuntime) stop() error {
 	return err // processes of containers end with this one
 }
 
-// add makes a pod's sandbox, with a network namespace and a path that leads to it as a runtime's does.
-func (r *containerRuntime) add(pod *corev1.Pod) (s *sandbox, err error) {
-	s = &sandbox{pod: pod, id: hexID(string(pod.UID)), created: time.Now()}
-	s.netns = filepath.Join(r.dir, "netns-"+s.id[:16])
+// Add makes a pod's sandbox, with a network namespace and a path that leads to it as a runtime's does.
+func (r *Runtime) Add(pod *corev1.Pod) (s *sandbox, err error) {
+	s = &sandbox{pod: pod, id: HexID(string(pod.UID)), created: time.Now()}
+	s.netns = filepath.Join(r.Dir, "netns-"+s.id[:16])
 	if s.mounted, err = netns.New(); err != nil {
 		return nil, err
 	}
@@ -114,9 +120,9 @@ func (r *containerRuntime) add(pod *corev1.Pod) (s *sandbox, err error) {
 	return s, nil
 }
 
-// run makes a pod's sandbox, and asks the agent through NRI before the sandbox's and each container's start, as containerd does.
-func (r *containerRuntime) run(ctx context.Context, pod *corev1.Pod) error {
-	s, err := r.add(pod)
+// Run makes a pod's sandbox, and asks the agent through NRI before the sandbox's and each container's start, as containerd does.
+func (r *Runtime) Run(ctx context.Context, pod *corev1.Pod) error {
+	s, err := r.Add(pod)
 	if err != nil {
 		return err
 	}
@@ -124,12 +130,12 @@ func (r *containerRuntime) run(ctx context.Context, pod *corev1.Pod) error {
 	if err := r.nri.RunPodSandbox(ctx, &adaptation.RunPodSandboxRequest{Pod: s.event()}); err != nil {
 		return err
 	}
-	wait := milliseconds(time.Since(began))
+	wait := float64(time.Since(began).Microseconds()) / 1000
 	r.mu.Lock()
-	r.waits = append(r.waits, wait)
+	r.Waits = append(r.Waits, wait)
 	r.mu.Unlock()
 	for _, c := range s.pod.Spec.Containers {
-		container := &adaptation.Container{Id: hexID(s.id + c.Name), PodSandboxId: s.id, Name: c.Name}
+		container := &adaptation.Container{Id: HexID(s.id + c.Name), PodSandboxId: s.id, Name: c.Name}
 		if _, err := r.nri.CreateContainer(ctx, &adaptation.CreateContainerRequest{Pod: s.event(), Container: container}); err != nil {
 			return err
 		}
@@ -137,10 +143,10 @@ func (r *containerRuntime) run(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// end stops and removes a pod's sandbox, and says so through NRI.
-func (r *containerRuntime) end(ctx context.Context, pod *corev1.Pod) error {
+// End stops and removes a pod's sandbox, and says so through NRI.
+func (r *Runtime) End(ctx context.Context, pod *corev1.Pod) error {
 	r.mu.Lock()
-	s := r.sandboxes[hexID(string(pod.UID))]
+	s := r.sandboxes[HexID(string(pod.UID))]
 	r.mu.Unlock()
 	if s == nil {
 		return fmt.Errorf("pod %s has no sandbox", pod.Name)
@@ -152,20 +158,20 @@ func (r *containerRuntime) end(ctx context.Context, pod *corev1.Pod) error {
 	)
 }
 
-func (r *containerRuntime) remove(s *sandbox) error {
+func (r *Runtime) remove(s *sandbox) error {
 	r.mu.Lock()
 	delete(r.sandboxes, s.id)
 	r.mu.Unlock()
 	return errors.Join(unix.Unmount(s.netns, unix.MNT_DETACH), os.Remove(s.netns), s.mounted.Close())
 }
 
-func (r *containerRuntime) all() []*sandbox {
+func (r *Runtime) all() []*sandbox {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Collect(maps.Values(r.sandboxes))
 }
 
-func (r *containerRuntime) synchronize(ctx context.Context, plugin adaptation.SyncCB) error {
+func (r *Runtime) synchronize(ctx context.Context, plugin adaptation.SyncCB) error {
 	var pods []*adaptation.PodSandbox
 	for _, s := range r.all() {
 		pods = append(pods, s.event())
@@ -175,12 +181,12 @@ func (r *containerRuntime) synchronize(ctx context.Context, plugin adaptation.Sy
 }
 
 // Version is CRI's.
-func (r *containerRuntime) Version(context.Context, *criv1.VersionRequest) (*criv1.VersionResponse, error) {
+func (r *Runtime) Version(context.Context, *criv1.VersionRequest) (*criv1.VersionResponse, error) {
 	return &criv1.VersionResponse{Version: "0.1.0", RuntimeName: "containerd", RuntimeVersion: "scale", RuntimeApiVersion: "v1"}, nil
 }
 
 // ListPodSandbox is CRI's.
-func (r *containerRuntime) ListPodSandbox(_ context.Context, req *criv1.ListPodSandboxRequest) (*criv1.ListPodSandboxResponse, error) {
+func (r *Runtime) ListPodSandbox(_ context.Context, req *criv1.ListPodSandboxRequest) (*criv1.ListPodSandboxResponse, error) {
 	resp := &criv1.ListPodSandboxResponse{}
 	wanted := req.GetFilter().GetLabelSelector()[labelPodUID]
 	for _, s := range r.all() {
@@ -193,7 +199,7 @@ func (r *containerRuntime) ListPodSandbox(_ context.Context, req *criv1.ListPodS
 }
 
 // PodSandboxStatus is CRI's, always verbose.
-func (r *containerRuntime) PodSandboxStatus(_ context.Context, req *criv1.PodSandboxStatusRequest) (*criv1.PodSandboxStatusResponse, error) {
+func (r *Runtime) PodSandboxStatus(_ context.Context, req *criv1.PodSandboxStatusRequest) (*criv1.PodSandboxStatusResponse, error) {
 	r.mu.Lock()
 	s := r.sandboxes[req.GetPodSandboxId()]
 	r.mu.Unlock()
@@ -239,7 +245,24 @@ func (s *sandbox) info() (string, error) {
 	return string(text), err
 }
 
-func hexID(of string) string {
+// HexID returns an ID as runtimes have them, always the same of a text.
+func HexID(of string) string {
 	sum := sha256.Sum256([]byte(of))
 	return hex.EncodeToString(sum[:])
+}
+
+// Fingerprints returns, of each sandbox, its nftables with the handles that the kernel gives: whatever is written anew gets others.
+func (r *Runtime) Fingerprints(ctx context.Context) (map[string][sha256.Size]byte, error) {
+	out := map[string][sha256.Size]byte{}
+	for _, s := range r.all() {
+		text, err := exec.CommandContext(ctx, "nsenter", "--net="+s.netns, "nft", "--handle", "list", "ruleset").CombinedOutput()
+		if err == nil && len(text) == 0 {
+			err = errors.New("it has no rules")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list the rules of sandbox %s: %w: %s", s.id, err, text)
+		}
+		out[s.id] = sha256.Sum256(text)
+	}
+	return out, nil
 }

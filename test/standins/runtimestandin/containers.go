@@ -1,4 +1,4 @@
-package scale
+package runtimestandin
 
 import (
 	"context"
@@ -33,12 +33,12 @@ type container struct {
 }
 
 // ImageStatus is CRI's. There is every image.
-func (*containerRuntime) ImageStatus(_ context.Context, req *criv1.ImageStatusRequest) (*criv1.ImageStatusResponse, error) {
-	return &criv1.ImageStatusResponse{Image: &criv1.Image{Id: hexID(req.GetImage().GetImage())}}, nil
+func (*Runtime) ImageStatus(_ context.Context, req *criv1.ImageStatusRequest) (*criv1.ImageStatusResponse, error) {
+	return &criv1.ImageStatusResponse{Image: &criv1.Image{Id: HexID(req.GetImage().GetImage())}}, nil
 }
 
 // ListContainers is CRI's. Of a filter only the pod counts: all containers are the agent's.
-func (r *containerRuntime) ListContainers(_ context.Context, req *criv1.ListContainersRequest) (*criv1.ListContainersResponse, error) {
+func (r *Runtime) ListContainers(_ context.Context, req *criv1.ListContainersRequest) (*criv1.ListContainersResponse, error) {
 	wanted := req.GetFilter().GetLabelSelector()[labelPodUID]
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,10 +52,10 @@ func (r *containerRuntime) ListContainers(_ context.Context, req *criv1.ListCont
 }
 
 // CreateContainer is CRI's.
-func (r *containerRuntime) CreateContainer(_ context.Context, req *criv1.CreateContainerRequest) (*criv1.CreateContainerResponse, error) {
+func (r *Runtime) CreateContainer(_ context.Context, req *criv1.CreateContainerRequest) (*criv1.CreateContainerResponse, error) {
 	config := req.GetConfig()
 	c := &criv1.Container{
-		Id: hexID(req.GetPodSandboxId() + config.GetLogPath()), PodSandboxId: req.GetPodSandboxId(), Metadata: config.GetMetadata(), Image: config.GetImage(),
+		Id: HexID(req.GetPodSandboxId() + config.GetLogPath()), PodSandboxId: req.GetPodSandboxId(), Metadata: config.GetMetadata(), Image: config.GetImage(),
 		Labels: config.GetLabels(), Annotations: config.GetAnnotations(), CreatedAt: time.Now().UnixNano(), State: criv1.ContainerState_CONTAINER_CREATED,
 	}
 	r.mu.Lock()
@@ -65,7 +65,7 @@ func (r *containerRuntime) CreateContainer(_ context.Context, req *criv1.CreateC
 }
 
 // StartContainer is CRI's.
-func (r *containerRuntime) StartContainer(ctx context.Context, req *criv1.StartContainerRequest) (*criv1.StartContainerResponse, error) {
+func (r *Runtime) StartContainer(ctx context.Context, req *criv1.StartContainerRequest) (*criv1.StartContainerResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.containers[req.GetContainerId()]
@@ -83,7 +83,7 @@ func (r *containerRuntime) StartContainer(ctx context.Context, req *criv1.StartC
 }
 
 // start starts a container's first process, and listens on its socket until that ends.
-func (r *containerRuntime) start(c *container) error {
+func (r *Runtime) start(c *container) error {
 	var socket net.Listener
 	for _, m := range c.mounts {
 		if m.GetContainerPath() != profile.PathRun {
@@ -142,7 +142,7 @@ func accept(l net.Listener) {
 }
 
 // RemoveContainer is CRI's, of containers that do not run.
-func (r *containerRuntime) RemoveContainer(_ context.Context, req *criv1.RemoveContainerRequest) (*criv1.RemoveContainerResponse, error) {
+func (r *Runtime) RemoveContainer(_ context.Context, req *criv1.RemoveContainerRequest) (*criv1.RemoveContainerResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.containers, req.GetContainerId())
@@ -150,7 +150,7 @@ func (r *containerRuntime) RemoveContainer(_ context.Context, req *criv1.RemoveC
 }
 
 // ContainerStatus is CRI's, always verbose.
-func (r *containerRuntime) ContainerStatus(_ context.Context, req *criv1.ContainerStatusRequest) (*criv1.ContainerStatusResponse, error) {
+func (r *Runtime) ContainerStatus(_ context.Context, req *criv1.ContainerStatusRequest) (*criv1.ContainerStatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.containers[req.GetContainerId()]
@@ -168,7 +168,7 @@ func (r *containerRuntime) ContainerStatus(_ context.Context, req *criv1.Contain
 }
 
 // answer serves, in a sandbox's network namespace, what asks whether its proxy is ready. Its proxies share that.
-func (r *containerRuntime) answer(ctx context.Context, s *sandbox) error {
+func (r *Runtime) answer(ctx context.Context, s *sandbox) error {
 	if s.answers {
 		return nil
 	}
@@ -192,4 +192,16 @@ func (r *containerRuntime) answer(ctx context.Context, s *sandbox) error {
 	go func() { _ = server.Serve(listener) }()
 	r.closed, s.answers = append(r.closed, server.Close), true
 	return nil
+}
+
+// Versions returns how many containers there are, and how many of them are the first of their sandbox.
+func (r *Runtime) Versions() (first, all int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, one := range r.containers {
+		if one.GetMetadata().GetAttempt() == 0 {
+			first++
+		}
+	}
+	return first, len(r.containers)
 }
