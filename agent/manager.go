@@ -35,6 +35,10 @@ func newManager(config *rest.Config, o Options, holder *coreHolder, ended <-chan
 	if err := errors.Join(corev1.AddToScheme(scheme), authenticationv1.AddToScheme(scheme), addProxyKinds(scheme)); err != nil {
 		return nil, err
 	}
+	if o.ReadAsNode {
+		config = rest.CopyConfig(config)
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return controllers.AsNode(o.NodeName, next) })
+	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: scheme, Cache: o.cache(holder.newInformer),
 		Controller:     controllerOptions(),

@@ -37,6 +37,8 @@ type Options struct {
 	// PodsFrom is kubelet.Auto, kubelet.Kubelet or kubelet.API: where the pods of the node come from. KubeletSocket is where the kubelet serves them.
 	PodsFrom, KubeletSocket string
 	Backend                 string
+	// ReadAsNode has the agent read pods and its Node as its node: see controllers.AsNode.
+	ReadAsNode bool
 	// KeepDir is a directory of the node in which the agent keeps what it needs for a start while the API server is away; empty: nowhere.
 	KeepDir string
 	// HealthAddr is unix:///PATH, HOST:PORT, or 0; MetricsAddr and PprofAddr are HOST:PORT, or 0.

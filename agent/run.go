@@ -172,6 +172,9 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 		return core{}, fmt.Errorf("register metrics: %w", err)
 	}
 	pods := controllers.Reader{Cache: mgr.GetCache(), Live: mgr.GetAPIReader(), Kubelet: &a.core.source}
+	if a.ReadAsNode {
+		pods.Live = controllers.PodsOfNode(a.NodeName, pods.Live)
+	}
 	writer := controllers.NewWriter(mgr.GetClient(), pods, mgr.GetEventRecorder(Name))
 	writer.Away = func() bool { return a.core.contact.Err() != nil }
 	writer.Lags = a.core.source.fromKubelet

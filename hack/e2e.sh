@@ -265,7 +265,7 @@ before=$(configuration)
 hook nri --set nri=required --set startupTaint=true \
   --set sidecars.enabled=true --set 'sidecars.secrets={e2e-registry,e2e-tls,e2e-late}' --set 'sidecars.tokenAudiences={e2e-mesh}' \
   --values test/e2e/testdata/shared-values.yaml
-hook core --set nri=required --set startupTaint=true --set inspect.enabled=true --set sidecars.enabled=true
+hook core --set nri=required --set startupTaint=true --set readAsNode=true --set inspect.enabled=true --set sidecars.enabled=true
 hook kubernetes --set nri=required --set sidecars.enabled=true
 # The chaos has every trouble of TestAlwaysNothingBypassesTheProxyInTrouble.
 hook required --set nri=required --set admission.requiredPlugins=true

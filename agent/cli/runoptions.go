@@ -46,6 +46,7 @@ func (o *runOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.RuntimeEndpoint, "runtime-endpoint", "", "socket of the container runtime; empty means the usual paths")
 	fs.StringVar(&o.PodsFrom, "pods-from", string(kubelet.Auto), "where the pods of the node come from: kubelet (of Kubernetes 1.37, by its socket), api (the API server), or auto: the kubelet while it serves them")
 	fs.StringVar(&o.KubeletSocket, "kubelet-socket", kubelet.DefaultSocket, "where the kubelet serves its pods")
+	fs.BoolVar(&o.ReadAsNode, "read-as-node", false, "read pods and the Node at the API server as the agent's node, which is shown its own alone (Kubernetes 1.36)")
 	fs.StringVar(&o.KeepDir, "keep-dir", "", "directory of the node in which the agent keeps namespaces and profiles for a start while the API server is away; empty means that it keeps none")
 	addBackendFlag(fs, &o.Backend)
 	fs.StringVar(&o.HealthAddr, "health-addr", agent.DefaultHealthAddr, "where /healthz, /readyz and /startz are served: unix:///PATH, HOST:PORT, or 0 for nowhere")

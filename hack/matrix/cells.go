@@ -47,7 +47,7 @@ func cells() []Cell {
 		},
 		{
 			Name: "bench-small", Shows: "each benchmark without a cluster, once and small", Command: []string{"make", "bench-small"}, Testless: true,
-			Inputs: Inputs{Packages: product + " ./iptables/kernel", Paths: "hack/bench hack/cluster/ hack/go."},
+			Inputs: Inputs{Packages: product + " ./iptables/kernel ./test/standins/...", Paths: "hack/bench hack/cluster/ hack/go."},
 		},
 		{
 			// Everything else that `make test` and `make demo` read is tested by CI, with warm caches.

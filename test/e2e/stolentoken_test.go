@@ -16,6 +16,7 @@ import (
 type attempt struct {
 	verb, path, body string
 	granted          bool
+	as               string // whom it impersonates
 }
 
 // What docs/security.md says about a stolen token of the agent, row by row, with the token of the agent that runs.
@@ -24,7 +25,7 @@ type attempt struct {
 func TestStolenTokenOfTheAgent(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, nil)
-	pod := s.startMesh(t, meshPod("here", nil))
+	pod := s.startMesh(t, meshPod("here", asked()))
 	s.createOnAnotherNode(t, meshPod("elsewhere", nil))
 	api := s.as(t, s.agentToken(t))
 	for name, a := range s.attempts(t, pod) {
@@ -46,6 +47,9 @@ func (a attempt) try(t *testing.T, api kubernetes.Interface) error {
 	if key, value, ok := strings.Cut(query, "="); ok {
 		request.Param(key, value)
 	}
+	if a.as != "" {
+		request.SetHeader("Impersonate-User", a.as)
+	}
 	if a.verb != "GET" {
 		request.Param("dryRun", metav1.DryRunAll).Body([]byte(a.body)).SetHeader("Content-Type", "application/json")
 	}
@@ -60,7 +64,8 @@ func (s *space) attempts(t *testing.T, pod *corev1.Pod) map[string]attempt {
 	t.Helper()
 	agent := s.agent(t)
 	args := strings.Join(agent.Spec.Containers[0].Args, " ")
-	pods, proxies := !strings.Contains(args, "--pods-from=kubelet"), strings.Contains(args, "--sidecars")
+	atAPI, asNode := !strings.Contains(args, "--pods-from=kubelet"), strings.Contains(args, "--read-as-node")
+	pods, proxies := atAPI && !asNode, strings.Contains(args, "--sidecars")
 	taint, asks := strings.Contains(args, "--startup-taint"), strings.Contains(args, "--inspect-addr")
 	const (
 		kinds  = "/apis/pod-network-controller.istio.io/v1alpha1/"
@@ -69,41 +74,52 @@ func (s *space) attempts(t *testing.T, pod *corev1.Pod) map[string]attempt {
 	)
 	ours, own := "/api/v1/namespaces/"+s.name+"/", "/api/v1/namespaces/"+agentName+"/pods/"+agent.Name
 	here, there, node := ours+"pods/"+pod.Name, ours+"pods/elsewhere", "/api/v1/nodes/"+pod.Spec.NodeName
+	const nodeUser, ofNode = "system:node:", "?fieldSelector=spec.nodeName="
+	self := nodeUser + pod.Spec.NodeName
 	return map[string]attempt{
-		"read every pod":          {"GET", "/api/v1/pods?limit=1", "", pods},
-		"read a pod":              {"GET", here, "", pods},
-		"read its own pod":        {"GET", own, "", pods},
-		"read every namespace":    {"GET", "/api/v1/namespaces?limit=1", "", true},
-		"read every node":         {"GET", "/api/v1/nodes?limit=1", "", taint},
-		"read every ProxyProfile": {"GET", kinds + "proxyprofiles?limit=1", "", proxies},
-		"read every ManagedProxy": {"GET", kinds + "managedproxies?limit=1", "", proxies},
+		"as its node: read its pods":          {"GET", "/api/v1/pods" + ofNode + pod.Spec.NodeName, "", atAPI && asNode, self},
+		"as its node: read its Node":          {"GET", "/api/v1/nodes?fieldSelector=metadata.name=" + pod.Spec.NodeName, "", taint && asNode, self},
+		"as its node: read every pod":         {"GET", "/api/v1/pods?limit=1", "", false, self},
+		"as its node: read another's pods":    {"GET", "/api/v1/pods" + ofNode + "another-node", "", false, self},
+		"as its node: read every Node":        {"GET", "/api/v1/nodes?limit=1", "", false, self},
+		"as its node: read secrets":           {"GET", "/api/v1/secrets?limit=1", "", false, self},
+		"as its node: readiness of a pod":     {"PATCH", here + "/status", `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`, false, self},
+		"as another node: read its pods":      {"GET", "/api/v1/pods" + ofNode + "another-node", "", false, nodeUser + "another-node"},
+		"as an administrator: read every pod": {"GET", "/api/v1/pods?limit=1", "", false, "kubernetes-admin"},
+		"read every pod":                      {"GET", "/api/v1/pods?limit=1", "", pods, ""},
+		"read a pod":                          {"GET", here, "", pods, ""},
+		"read its own pod":                    {"GET", own, "", pods, ""},
+		"read every namespace":                {"GET", "/api/v1/namespaces?limit=1", "", true, ""},
+		"read every node":                     {"GET", "/api/v1/nodes?limit=1", "", taint && !asNode, ""},
+		"read every ProxyProfile":             {"GET", kinds + "proxyprofiles?limit=1", "", proxies, ""},
+		"read every ManagedProxy":             {"GET", kinds + "managedproxies?limit=1", "", proxies, ""},
 		"write an event": {"POST", "/apis/events.k8s.io/v1/namespaces/default/events", fmt.Sprintf(`{"metadata":{"generateName":"a-"},
 			"eventTime":"2026-01-01T00:00:00.000000Z","reportingController":"a.b/c","reportingInstance":"a","action":"A","reason":"A","type":"Normal",
-			"regarding":{"kind":"Pod","namespace":"default","name":%q}}`, pod.Name), true},
-		"report on a pod of its node":         {"PATCH", here + "/status", report, true},
-		"report about itself":                 {"PATCH", own + "/status", `{"metadata":{"annotations":{"pod-network-controller.istio.io/agent":"{}"}}}`, true},
-		"take the startup taint off its node": {"PATCH", node, `{"spec":{"taints":null}}`, taint},
-		"ask whose a token is":                {"POST", "/apis/authentication.k8s.io/v1/tokenreviews", `{"spec":{"token":"a"}}`, asks},
-		"make a Lease":                        {"POST", "/apis/coordination.k8s.io/v1/namespaces/" + agentName + "/leases", `{"metadata":{"name":"a"}}`, proxies},
-		"report on a pod of another node":     {"PATCH", there + "/status", report, false},
-		"a label":                             {"PATCH", here + "/status", label, false},
-		"readiness":                           {"PATCH", here + "/status", `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`, false},
-		"the phase":                           {"PATCH", here + "/status", `{"status":{"phase":"Failed"}}`, false},
-		"an address":                          {"PATCH", here + "/status", `{"status":{"podIP":"192.0.2.1"}}`, false},
-		"a foreign annotation":                {"PATCH", here + "/status", `{"metadata":{"annotations":{"a":"b"}}}`, false},
-		"a specification":                     {"PATCH", here, `{"spec":{"activeDeadlineSeconds":1}}`, false},
-		"delete a pod":                        {"DELETE", here, "", false},
-		"evict a pod":                         {"POST", here + "/eviction", `{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"` + pod.Name + `"}}`, false},
-		"run a command in a pod":              {"POST", here + "/exec?command=true", "", false},
-		"read a pod's log":                    {"GET", here + "/log", "", false},
-		"read secrets":                        {"GET", "/api/v1/secrets?limit=1", "", false},
-		"read ConfigMaps":                     {"GET", "/api/v1/configmaps?limit=1", "", false},
-		"a token of another account":          {"POST", ours + "serviceaccounts/default/token", `{"spec":{}}`, false},
-		"change a namespace":                  {"PATCH", strings.TrimSuffix(ours, "/"), label, false},
-		"change its node otherwise":           {"PATCH", node, label, false},
-		"change the policies":                 {"DELETE", "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/" + agentName, "", false},
-		"give itself rights":                  {"PATCH", "/apis/rbac.authorization.k8s.io/v1/clusterroles/" + agentName, label, false},
-		"write a ProxyProfile":                {"POST", kinds + "proxyprofiles", `{"apiVersion":"pod-network-controller.istio.io/v1alpha1","kind":"ProxyProfile","metadata":{"name":"a"}}`, false},
-		"end itself":                          {"DELETE", own, "", false},
+			"regarding":{"kind":"Pod","namespace":"default","name":%q}}`, pod.Name), true, ""},
+		"report on a pod of its node":         {"PATCH", here + "/status", report, true, ""},
+		"report about itself":                 {"PATCH", own + "/status", `{"metadata":{"annotations":{"pod-network-controller.istio.io/agent":"{}"}}}`, true, ""},
+		"take the startup taint off its node": {"PATCH", node, `{"spec":{"taints":null}}`, taint, ""},
+		"ask whose a token is":                {"POST", "/apis/authentication.k8s.io/v1/tokenreviews", `{"spec":{"token":"a"}}`, asks, ""},
+		"make a Lease":                        {"POST", "/apis/coordination.k8s.io/v1/namespaces/" + agentName + "/leases", `{"metadata":{"name":"a"}}`, proxies, ""},
+		"report on a pod of another node":     {"PATCH", there + "/status", report, false, ""},
+		"a label":                             {"PATCH", here + "/status", label, false, ""},
+		"readiness":                           {"PATCH", here + "/status", `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`, false, ""},
+		"the phase":                           {"PATCH", here + "/status", `{"status":{"phase":"Failed"}}`, false, ""},
+		"an address":                          {"PATCH", here + "/status", `{"status":{"podIP":"192.0.2.1"}}`, false, ""},
+		"a foreign annotation":                {"PATCH", here + "/status", `{"metadata":{"annotations":{"a":"b"}}}`, false, ""},
+		"a specification":                     {"PATCH", here, `{"spec":{"activeDeadlineSeconds":1}}`, false, ""},
+		"delete a pod":                        {"DELETE", here, "", false, ""},
+		"evict a pod":                         {"POST", here + "/eviction", `{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"` + pod.Name + `"}}`, false, ""},
+		"run a command in a pod":              {"POST", here + "/exec?command=true", "", false, ""},
+		"read a pod's log":                    {"GET", here + "/log", "", false, ""},
+		"read secrets":                        {"GET", "/api/v1/secrets?limit=1", "", false, ""},
+		"read ConfigMaps":                     {"GET", "/api/v1/configmaps?limit=1", "", false, ""},
+		"a token of another account":          {"POST", ours + "serviceaccounts/default/token", `{"spec":{}}`, false, ""},
+		"change a namespace":                  {"PATCH", strings.TrimSuffix(ours, "/"), label, false, ""},
+		"change its node otherwise":           {"PATCH", node, label, false, ""},
+		"change the policies":                 {"DELETE", "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/" + agentName, "", false, ""},
+		"give itself rights":                  {"PATCH", "/apis/rbac.authorization.k8s.io/v1/clusterroles/" + agentName, label, false, ""},
+		"write a ProxyProfile":                {"POST", kinds + "proxyprofiles", `{"apiVersion":"pod-network-controller.istio.io/v1alpha1","kind":"ProxyProfile","metadata":{"name":"a"}}`, false, ""},
+		"end itself":                          {"DELETE", own, "", false, ""},
 	}
 }

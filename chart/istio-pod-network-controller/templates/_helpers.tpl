@@ -241,6 +241,7 @@ The agent runs proxies by the runtime's CRI. Without the policy its right to cre
   (list "runtime" $node.runtime)
   (list "runtime-endpoint" $node.endpoint)
   (list "pods-from" $v.podsFrom)
+  (list "read-as-node" $v.readAsNode)
   (list "kubelet-socket" (printf "%s/pods-api/pods-api.sock" $node.kubelet))
   (list "keep-dir" "/run/istio-pod-network-controller/kept")
   (list "backend" $v.backend)

@@ -24,21 +24,29 @@ type need struct {
 // needs are all of them.
 func needs() []need {
 	always := func(map[string]any) bool { return true }
-	podsAtAPI := func(values map[string]any) bool { return values["podsFrom"] != "kubelet" }
+	asNode := func(values map[string]any) bool { return values["readAsNode"] == true }
+	podsAtAPI := func(values map[string]any) bool { return values["podsFrom"] != "kubelet" && !asNode(values) }
+	podsAsNode := func(values map[string]any) bool { return values["podsFrom"] != "kubelet" && asNode(values) }
 	taint := func(values map[string]any) bool { return values["startupTaint"] == true }
+	nodes := func(values map[string]any) bool { return taint(values) && !asNode(values) }
+	nodesAsNode := func(values map[string]any) bool { return taint(values) && asNode(values) }
 	cni := func(values map[string]any) bool { return values["cni"] == "install" }
 	platform := func(values map[string]any) bool { return values["platform"] == "openshift" }
 	const core, events, ours, leases = "", "events.k8s.io", apiGroup, "coordination.k8s.io"
+	const listAsNode = "impersonate-on:associated-node:list impersonate-on:associated-node:watch"
 	const cache, live, write, node, auth = "controllers/cache.go", "controllers/pods.go", "controllers/writer.go", "sidecars/node/", "internal/apiauth/apiauth.go"
 	return []need{
 		{"list watch", core, "pods", "", "", cache, "&corev1.Pod{}:", podsAtAPI},
 		{"get", core, "pods", "", "", live, "find(ctx, r.Live, ", podsAtAPI},
+		{"impersonate:associated-node", "authentication.k8s.io", "nodes", "", "", "controllers/asnode.go", "Impersonate-User", asNode},
+		{listAsNode, core, "pods", "", "", cache, "&corev1.Pod{}:", podsAsNode},
 		{"list watch", core, "namespaces", "", "", cache, "&corev1.Namespace{}:", always},
 		{"get", core, "namespaces", "", "", live, `Kind: "Namespace"`, always},
 		{"patch", core, "pods/status", "", "", write, "w.client.Status().Patch(", always},
 		// An event that comes again is counted on.
 		{"create patch", events, "events", "", "", write, "w.recorder.Eventf(", always},
-		{"list watch", core, "nodes", "", "", cache, "&corev1.Node{}:", taint},
+		{"list watch", core, "nodes", "", "", cache, "&corev1.Node{}:", nodes},
+		{listAsNode, core, "nodes", "", "", cache, "&corev1.Node{}:", nodesAsNode},
 		{"patch", core, "nodes", "", "", "controllers/startuptaint.go", "s.Nodes.Patch(", taint},
 		{"get", "apps", "daemonsets", "own", name, "agent/keepchain.go", `Resource: "daemonsets"`, cni},
 		{"list watch", ours, "proxyprofiles", "", "", node + "proxies.go", "For(&v1alpha1.ProxyProfile{},", sidecarsIn},
@@ -97,7 +105,7 @@ type right struct{ verb, group, resource, object, namespace string }
 // The agent may do what it needs, and nothing else.
 func TestRightsAreThoseThatTheAgentNeeds(t *testing.T) {
 	sets := slices.Collect(maps.Values(cases(t)))
-	sets = append(sets, "startupTaint: true", "cni: install", "{cni: install, fullnameOverride: other}", "cni: uninstall", "podsFrom: kubelet", "podsFrom: api", "inspect: {enabled: true}",
+	sets = append(sets, "startupTaint: true", "cni: install", "{cni: install, fullnameOverride: other}", "cni: uninstall", "podsFrom: kubelet", "podsFrom: api", "readAsNode: true", "{podsFrom: kubelet, readAsNode: true, startupTaint: true}", "inspect: {enabled: true}",
 		withSidecars, withSecrets, "{sidecars: {enabled: true}, admission: {restrictAgent: false}}", withTokens, withIstio, withTLS,
 		"{sidecars: {enabled: false, tokenAudiences: [istio-ca], configMaps: [a]}, admission: {restrictAgent: true}}")
 	for _, text := range sets {
