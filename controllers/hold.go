@@ -166,8 +166,8 @@ func begins(v visit) bool {
 	return len(before) == 0 || v.creates != "" && !slices.Contains(before, v.creates) || intent.IsProxyCreated(v.pod)
 }
 
-// runsFor returns for how long the container of a proxy in the pod's spec has run; 0 if that is not known. One that has not listened for so long is not
-// waited for by each new agent.
+// runsFor returns for how long the container of a proxy in the pod's spec has run; 0 if that is not known. A proxy that has not listened for as long as
+// it is waited for is not waited for again by each new agent.
 func runsFor(pod *corev1.Pod, now time.Time) time.Duration {
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if s.Name == intent.ProxyContainer && s.State.Running != nil && !s.State.Running.StartedAt.IsZero() {
