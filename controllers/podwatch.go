@@ -21,6 +21,7 @@
 //	due.go            when a pod is checked
 //	ledger.go         the newest sandbox of each pod
 //	pods.go           reads pods and namespaces
+//	asnode.go         reads pods and the Node as the node
 //	cache.go          what the watch cache keeps of them
 //	writer.go         writes reports, from a queue
 //	decide.go         whether a report is written
