@@ -64,12 +64,10 @@ func (b *Bench) hollow(ctx context.Context, fromKubelet bool) ([]table.Row, erro
 		if err := makeAgentPods(ctx, s.admin, b.agents); err != nil {
 			return nil, err
 		}
-		if fromKubelet {
-			h.kubelets, err = serveKubelets(ctx, s.admin, dir, b.agents)
-			defer h.kubelets.end()
-			if err != nil {
-				return nil, err
-			}
+		h.kubelets, err = serveKubelets(ctx, fromKubelet, s.admin, dir, b.agents)
+		defer h.kubelets.end()
+		if err != nil {
+			return nil, err
 		}
 		for _, part := range []func(context.Context) ([]table.Row, error){h.first, h.rest, h.namespaceChange, h.again, h.serverAgain} {
 			more, err := part(ctx)

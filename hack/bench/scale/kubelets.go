@@ -35,7 +35,11 @@ type kubelets struct {
 	stop context.CancelFunc
 }
 
-func serveKubelets(ctx context.Context, c kubernetes.Interface, dir string, nodes int) (*kubelets, error) {
+// serveKubelets starts the kubelets of so many nodes, or returns nil if they are not wanted.
+func serveKubelets(ctx context.Context, wanted bool, c kubernetes.Interface, dir string, nodes int) (*kubelets, error) {
+	if !wanted {
+		return nil, nil
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	k := &kubelets{of: map[string]*kubeletstandin.Kubelet{}, stop: cancel}
 	for i := range nodes {

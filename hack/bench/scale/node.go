@@ -50,12 +50,10 @@ func (b *Bench) onNode(ctx context.Context, namespaces int, fromKubelet bool, f 
 			return nil, err
 		}
 		n := &node{Bench: b, server: s, runtime: r, namespaces: namespaces}
-		if fromKubelet {
-			n.kubelets, err = serveKubelets(ctx, s.admin, dir, 1)
-			defer n.kubelets.end()
-			if err != nil {
-				return nil, err
-			}
+		n.kubelets, err = serveKubelets(ctx, fromKubelet, s.admin, dir, 1)
+		defer n.kubelets.end()
+		if err != nil {
+			return nil, err
 		}
 		return f(n)
 	})
@@ -102,8 +100,7 @@ func (n *node) fill(ctx context.Context, pods int, change ...func(*corev1.Pod)) 
 		if err := n.server.setStatus(ctx, running(made[i], i)); err != nil {
 			return err
 		}
-		_, err := n.runtime.Add(made[i])
-		return err
+		return n.runtime.Add(made[i])
 	})
 }
 

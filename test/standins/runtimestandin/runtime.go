@@ -105,7 +105,12 @@ func (r *Runtime) Stop() error {
 }
 
 // Add makes a pod's sandbox, with a network namespace and a path that leads to it as a runtime's does.
-func (r *Runtime) Add(pod *corev1.Pod) (s *sandbox, err error) {
+func (r *Runtime) Add(pod *corev1.Pod) error {
+	_, err := r.add(pod)
+	return err
+}
+
+func (r *Runtime) add(pod *corev1.Pod) (s *sandbox, err error) {
 	s = &sandbox{pod: pod, id: HexID(string(pod.UID)), created: time.Now()}
 	s.netns = filepath.Join(r.Dir, "netns-"+s.id[:16])
 	if s.mounted, err = netns.New(); err != nil {
@@ -122,7 +127,7 @@ func (r *Runtime) Add(pod *corev1.Pod) (s *sandbox, err error) {
 
 // Run makes a pod's sandbox, and asks the agent through NRI before the sandbox's and each container's start, as containerd does.
 func (r *Runtime) Run(ctx context.Context, pod *corev1.Pod) error {
-	s, err := r.Add(pod)
+	s, err := r.add(pod)
 	if err != nil {
 		return err
 	}
