@@ -79,7 +79,14 @@ func clusterCells() []Cell {
 	}))
 	for variable := range strings.FieldsSeq("E2E_KUBERNETES=1.34.4 E2E_KUBERNETES=1.35.4 E2E_KUBERNETES=1.36.3 E2E_PODS=kubelet E2E_PODS=api E2E_CONTAINERD=1.7.35 E2E_CONTAINERD=2.3.7") {
 		name := strings.ToLower(strings.NewReplacer("E2E_", "e2e-", "=", "-").Replace(variable))
-		list = append(list, round("nri", Cell{Name: name, Shows: "the end-to-end tests, round nri, with " + variable, Variables: []string{variable}}))
+		variables := []string{variable}
+		switch variable {
+		case "E2E_PODS=kubelet":
+			variables = append(variables, "E2E_BURST=235") // as many pods at once as the node takes
+		case "E2E_PODS=api":
+			variables = append(variables, "E2E_VALUES=--set readAsNode=true")
+		}
+		list = append(list, round("nri", Cell{Name: name, Shows: "the end-to-end tests, round nri, with " + strings.Join(variables, " "), Variables: variables}))
 	}
 	return append(list,
 		round("kubernetes", Cell{

@@ -49,7 +49,7 @@ func TestBurstNoFirstConnectionBypassesTheProxy(t *testing.T) {
 			return nil
 		}
 		d, err := detailsOf(pod)
-		if err == nil && !isReporter(d.Hook) {
+		if err == nil && !isReporter(d.Hook) && d.Hook != "verify" { // a check of a pod that waits long for its container reports that nobody listens
 			err = fmt.Errorf("programmed by %q", d.Hook)
 		}
 		return err
