@@ -3,6 +3,7 @@ package controllers
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -41,6 +42,10 @@ func TestTheCacheKeepsWhatTheCoreReads(t *testing.T) {
 	pod.DeletionTimestamp, pod.Status.StartTime = &now, &now
 	pod.Spec.HostPID, pod.Spec.HostUsers = true, new(bool)
 	pod.Spec.Containers = []corev1.Container{{Name: "app", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080, Protocol: corev1.ProtocolTCP}}}}
+	pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{
+		Name: intent.ProxyContainer, User: &corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{UID: 1337}},
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}},
+	}}
 	stripped, err := stripPod(pod.DeepCopy())
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +54,8 @@ func TestTheCacheKeepsWhatTheCoreReads(t *testing.T) {
 	for what, kept := range map[string]bool{
 		"mirror": got.Annotations[keyMirror] == "hash", "status": got.Annotations[podreport.KeyStatus] == "initialized", "details": got.Annotations[podreport.KeyDetails] == "{}",
 		"started": started(got), "condition": findCondition(got) != nil, "phase": got.Status.Phase == corev1.PodPending, "gate": gated(got),
-		"deletion": got.DeletionTimestamp != nil, "UID": got.UID == pod.UID,
+		"a native sidecar's start": runsFor(got, now.Add(time.Hour)) == time.Hour,
+		"deletion":                 got.DeletionTimestamp != nil, "UID": got.UID == pod.UID,
 		"start": got.Status.StartTime != nil, "host's processes": got.Spec.HostPID, "host's users": got.Spec.HostUsers != nil,
 		"ports": len(got.Spec.Containers) == 1 && len(got.Spec.Containers[0].Ports) == 1,
 	} {

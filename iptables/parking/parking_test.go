@@ -29,7 +29,7 @@ func TestPark_connectionsBeforeTheProxy_areAnsweredAtOnce(t *testing.T) {
 func wantParked(t *testing.T, s site, hosts []string) {
 	t.Helper()
 	s.learn(t, hosts...)
-	s.park(t, 10*time.Second)
+	s.park(t, time.Minute) // on a busy machine the connections take a while to be made
 	const each, all = 130, 4 * 130
 	results := s.dial(t, each)
 	s.awaitParked(t, all)
