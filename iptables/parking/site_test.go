@@ -66,6 +66,7 @@ func (s site) sandbox() podnet.Sandbox { return podnet.Sandbox{ID: "sandbox", Ne
 func (s site) listen(t *testing.T, hosts ...string) (closeAll func()) {
 	t.Helper()
 	var all []net.Listener
+	var accepting sync.WaitGroup
 	for _, port := range []int{outboundPort, inboundPort} {
 		for _, host := range hosts {
 			config := net.ListenConfig{Control: func(network, addr string, raw syscall.RawConn) error {
@@ -82,7 +83,7 @@ func (s site) listen(t *testing.T, hosts ...string) (closeAll func()) {
 			}); err != nil {
 				t.Fatal(err)
 			}
-			go kerneltest.Answer(l, fmt.Sprintf("proxy:%d", port))
+			accepting.Go(func() { kerneltest.Answer(l, fmt.Sprintf("proxy:%d", port)) })
 			all = append(all, l)
 		}
 	}
@@ -90,6 +91,7 @@ func (s site) listen(t *testing.T, hosts ...string) (closeAll func()) {
 		for _, l := range all {
 			_ = l.Close()
 		}
+		accepting.Wait() // a listener is open for as long as somebody is in its Accept
 	})
 	t.Cleanup(closeAll)
 	return closeAll
@@ -145,13 +147,13 @@ func (s site) dial(t *testing.T, n int) <-chan result {
 			done.Go(func() {
 				r := result{name: dst}
 				r.err = kerneltest.As(from, kerneltest.App, func() error {
-					c, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(t.Context(), "tcp", dst)
+					c, err := (&net.Dialer{Timeout: 30 * time.Second}).DialContext(t.Context(), "tcp", dst)
 					if err != nil {
 						return err
 					}
 					defer c.Close()
 					buf := make([]byte, 64)
-					if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+					if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 						return err
 					}
 					n, err := c.Read(buf)
@@ -169,10 +171,17 @@ func (s site) dial(t *testing.T, n int) <-chan result {
 // awaitParked waits until so many connections wait in the proxy's stead.
 func (s site) awaitParked(t *testing.T, want uint32) {
 	t.Helper()
+	var n uint32
+	var err error
+	defer func() {
+		if n != want {
+			t.Logf("%d of %d connections wait, error %v", n, want, err)
+		}
+	}()
 	kerneltest.Eventually(t, "connections are parked", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		n, err := kernel.Visit(ctx, s.lot.namespaces, s.sandbox().Place(), func(ctx context.Context, ns *netns.NS) (uint32, error) {
+		n, err = kernel.Visit(ctx, s.lot.namespaces, s.sandbox().Place(), func(ctx context.Context, ns *netns.NS) (uint32, error) {
 			out, err := kernel.Waiting(ctx, ns, outboundPort)
 			if err != nil {
 				return 0, err
