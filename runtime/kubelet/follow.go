@@ -124,7 +124,7 @@ func (s *Source) pass(ctx context.Context, f feed, from *stream) error {
 	says, ask := from.listen(done), time.NewTimer(jitter.Full(2*s.times.list))
 	defer ask.Stop()
 	lists, later := make(chan answered, 1), map[types.UID]bool{}
-	isAsked, failures := false, 0
+	isAsked, soon, failures := false, false, 0
 	for {
 		var news []watch.Event
 		select {
@@ -137,15 +137,16 @@ func (s *Source) pass(ctx context.Context, f feed, from *stream) error {
 			if news, remain = s.takesIn(h); remain && !isAsked {
 				ask.Reset(0)
 			}
+			soon = soon || remain
 		case <-ask.C:
-			isAsked = true
+			isAsked, soon = true, false
 			clear(later)
 			r := s.roster.knowing()
 			go func() { lists <- s.relist(ctx, r) }()
 			continue
 		case l := <-lists:
 			isAsked = false
-			ask.Reset(jitter.Full(2 * s.times.list))
+			ask.Reset(s.untilNextList(soon))
 			var err error
 			if news, err = s.compares(l, later); err == nil {
 				failures = 0
@@ -159,14 +160,24 @@ func (s *Source) pass(ctx context.Context, f feed, from *stream) error {
 	}
 }
 
+func (s *Source) untilNextList(soon bool) time.Duration {
+	if soon {
+		return 0
+	}
+	return jitter.Full(2 * s.times.list)
+}
+
 // mostFailures is how many lists in a row may fail: the kubelet refuses those who ask too often together.
 const mostFailures = 3
 
-// takesIn returns the news of an event. If remain, only a list says what has become of other pods of that name.
+// takesIn returns the news of an event. If remain, only a list says what has become of that pod, or of other pods of that name.
 func (s *Source) takesIn(h heard) (news []watch.Event, remain bool) {
 	s.hears(0)
 	if h.isDeleted {
 		return s.roster.removed(h.id)
+	}
+	if s.roster.contradicts(h.told) {
+		return nil, true
 	}
 	return s.roster.changed(h.told), false
 }

@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"strconv"
@@ -21,6 +22,8 @@ const firstVersion = uint64(1) << 62
 //     version, so each change gets one here. What says nothing new is no event.
 //   - The kubelet knows pods by UID, an informer by name. A static pod's predecessor, and a pod that ends slowly, may be there beside a new pod of
 //     that name: the newest one counts, and the end of another one is no event.
+//   - An event may carry a pod as it was before an edit that a list has shown already: the kubelet sends its worker's copy, and lists what it manages.
+//     So an event says nothing of what others write, the metadata and the specification, that is not as the roster has it: a list decides.
 //   - The kubelet says that a pod is deleted once its containers have ended for good, although it goes on listing it. It is not listed here again.
 type roster struct {
 	reader
@@ -34,8 +37,8 @@ type roster struct {
 // known is a pod as it was told last.
 type known struct {
 	pod *corev1.Pod // with its names, UID and times only
-	// message and content are sums. The kubelet's restart changes messages, which are quicker to compare, and not the content.
-	message, content uint64
+	// message, written and status are sums. The kubelet's restart changes messages, which are quicker to compare, and not the others.
+	message, written, status uint64
 	// others are older pods of that name that have not ended, as far as is known.
 	others map[types.UID]bool
 }
@@ -51,11 +54,11 @@ func (r *roster) last() string { return strconv.FormatUint(r.version, 10) }
 func (r *roster) changed(p told) []watch.Event {
 	name := nameOf(p.id)
 	was, isKnown := r.pods[name]
-	now := known{pod: p.id, message: p.message, content: p.content, others: was.others}
+	now := known{pod: p.id, message: p.message, written: p.written, status: p.status, others: was.others}
 	switch {
 	case !isKnown:
 		now.others = map[types.UID]bool{}
-	case was.pod.UID == p.id.UID && was.content == now.content:
+	case was.pod.UID == p.id.UID && was.written == now.written && was.status == now.status:
 		was.message = now.message
 		r.pods[name] = was
 		return nil
@@ -71,6 +74,12 @@ func (r *roster) changed(p told) []watch.Event {
 		kind = watch.Added
 	}
 	return []watch.Event{{Type: kind, Object: r.stamp(p.pod)}}
+}
+
+// contradicts reports whether an event has other metadata, or another specification, of a pod than the roster: it may be older than that, or newer.
+func (r *roster) contradicts(p told) bool {
+	was, isKnown := r.pods[nameOf(p.id)]
+	return isKnown && was.pod.UID == p.id.UID && was.written != p.written
 }
 
 // removed returns the event of a pod that has ended: none if it was not the newest of its name. If others remain, only a list says how they are.
@@ -104,9 +113,10 @@ func (r *roster) listed(all list, later map[types.UID]bool) []watch.Event {
 		if l.pod != nil {
 			out = append(out, r.changed(l.told)...)
 		}
-		now := r.pods[name]
-		now.others = l.others
-		r.pods[name] = now
+		if now, ok := r.pods[name]; ok {
+			now.others = l.others
+			r.pods[name] = now
+		}
 	}
 	return out
 }
@@ -174,11 +184,13 @@ func (r reader) read(message []byte) (told, error) {
 	}
 	p := told{id: identity(pod), pod: pod, hasEnded: pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed}
 	if r.seed != (maphash.Seed{}) {
-		text, err := pod.Marshal()
-		if err != nil {
+		meta, errMeta := pod.ObjectMeta.Marshal()
+		spec, errSpec := pod.Spec.Marshal()
+		status, errStatus := pod.Status.Marshal()
+		if err := errors.Join(errMeta, errSpec, errStatus); err != nil {
 			return told{}, fmt.Errorf("the kubelet's pod %s: %w", nameOf(pod), err)
 		}
-		p.message, p.content = sum, maphash.Bytes(r.seed, text)
+		p.message, p.written, p.status = sum, maphash.Bytes(r.seed, append(meta, spec...)), maphash.Bytes(r.seed, status)
 	}
 	if r.strip != nil {
 		p.pod = r.strip(pod)
@@ -190,9 +202,9 @@ func (r reader) read(message []byte) (told, error) {
 type told struct {
 	id  *corev1.Pod // with its names, UID and times only
 	pod *corev1.Pod // nil: it is as it was told last
-	// message is the sum of the message, and content a number that changes with the pod: maps are sorted in it.
-	message, content uint64
-	hasEnded         bool
+	// message is the sum of the message, written one of what others write, the metadata and the specification, and status one of the status.
+	message, written, status uint64
+	hasEnded                 bool
 }
 
 // list has the pods of a node by name, the newest of each.

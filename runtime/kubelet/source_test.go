@@ -22,6 +22,7 @@ func TestSource_editLeavesTheVersionAsItWas_isTold(t *testing.T) {
 	i := inform(t, f, Kubelet, apiServer{})
 	i.awaitTold(t, "add a 1")
 	f.Put(newPod("a", "1", note("x")))
+	i.awaitTold(t, "add a 1", "update a 1 x")
 	f.Put(newPod("a", "1", note("x"))) // says nothing new
 	f.Put(newPod("a", "1", note("y")))
 	i.awaitTold(t, "add a 1", "update a 1 x", "update a 1 y")
@@ -63,6 +64,23 @@ func TestSource_editWithoutAnEvent_isFoundByTheNextList(t *testing.T) {
 }
 
 // Lists that fail must not go on unseen: edits would be lost. Some may fail, since the kubelet limits all of its callers together.
+// The kubelet sends its worker's copy of a pod, which may be older than what it lists.
+func TestSource_eventIsOlderThanAList_takesNothingBack(t *testing.T) {
+	f := newFakeKubelet(t)
+	start(t, f)
+	f.Put(newPod("a", "1"))
+	i := inform(t, f, Kubelet, apiServer{}, func(at *times) { at.list = 20 * time.Millisecond })
+	i.awaitTold(t, "add a 1")
+	f.PutSilently(newPod("a", "1", note("x")))
+	await(t, "the edit", func() bool { return len(i.sofar()) > 1 })
+	for range 20 {
+		f.Tell(newPod("a", "1"))
+	}
+	f.Put(newPod("b", "2"))
+	i.awaitPods(t, map[string]string{"a": "1", "b": "2"})
+	i.awaitTold(t, "add a 1", "update a 1 x", "add b 2")
+}
+
 func TestSource_listsFail_theStreamBeginsAnew(t *testing.T) {
 	f := newFakeKubelet(t)
 	start(t, f)

@@ -91,6 +91,11 @@ func (k *Kubelet) Put(pods ...*corev1.Pod) {
 	})
 }
 
+// Tell sends an event about a pod that need not be as it is.
+func (k *Kubelet) Tell(pod *corev1.Pod) {
+	k.Change(func() { k.send(podsv1alpha1.EventType_MODIFIED, pod) })
+}
+
 // PutSilently is Put, but the event is lost.
 func (k *Kubelet) PutSilently(pod *corev1.Pod) { k.Change(func() { k.Pods[pod.UID] = pod }) }
 
