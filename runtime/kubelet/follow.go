@@ -134,8 +134,8 @@ func (s *Source) pass(ctx context.Context, f feed, from *stream) error {
 			}
 			later[h.id.UID] = true
 			var remain bool
-			if news, remain = s.takesIn(h); remain && !isAsked {
-				ask.Reset(0)
+			if news, remain = s.takesIn(h); remain && !isAsked && !soon {
+				ask.Reset(s.untilNextList(true))
 			}
 			soon = soon || remain
 		case <-ask.C:
@@ -160,9 +160,12 @@ func (s *Source) pass(ctx context.Context, f feed, from *stream) error {
 	}
 }
 
+// soonest is the mean wait before a list that an event makes necessary: many pods that start at once make many necessary.
+const soonest = 200 * time.Millisecond
+
 func (s *Source) untilNextList(soon bool) time.Duration {
 	if soon {
-		return 0
+		return jitter.Full(2 * min(soonest, s.times.list))
 	}
 	return jitter.Full(2 * s.times.list)
 }
