@@ -64,11 +64,10 @@ func StripPod(pod *corev1.Pod) *corev1.Pod {
 			out.Status.Conditions = append(out.Status.Conditions, c)
 		}
 	}
-	for i := range out.Status.InitContainerStatuses { // a native sidecar
-		s := &out.Status.InitContainerStatuses[i]
-		if at := slices.IndexFunc(pod.Status.InitContainerStatuses, func(c corev1.ContainerStatus) bool { return c.Name == s.Name }); s.Name == intent.ProxyContainer {
-			s.State.Running = pod.Status.InitContainerStatuses[at].State.Running
-		}
+	isProxy := func(s corev1.ContainerStatus) bool { return s.Name == intent.ProxyContainer }
+	if kept := slices.IndexFunc(out.Status.InitContainerStatuses, isProxy); kept >= 0 { // a native sidecar
+		whole := slices.IndexFunc(pod.Status.InitContainerStatuses, isProxy)
+		out.Status.InitContainerStatuses[kept].State.Running = pod.Status.InitContainerStatuses[whole].State.Running
 	}
 	out.Status.ContainerStatuses = nil
 	for i := range pod.Status.ContainerStatuses {

@@ -105,7 +105,11 @@ func holdOf(ctx context.Context, from Listeners, proxies Proxies, known Entry, v
 	case h.done || h.since.IsZero() && !begins(v):
 		return hold{inSpec: true, done: h.done, limit: h.limit}, ""
 	case !v.by.early() || intent.IsProxyCreated(v.pod): // a new agent hears of running pods
-		if ports = missing(ctx, from, v, ports); len(ports) == 0 || h.since.IsZero() && runsFor(v.pod, time.Now()) >= h.limit {
+		wasWaitedFor := h.since.IsZero() && runsFor(v.pod, time.Now()) >= h.limit
+		if !wasWaitedFor { // which needs no look into the pod
+			ports = missing(ctx, from, v, ports)
+		}
+		if wasWaitedFor || len(ports) == 0 {
 			return hold{inSpec: true, done: true, limit: h.limit}, ""
 		}
 	}

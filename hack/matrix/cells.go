@@ -77,15 +77,16 @@ func clusterCells() []Cell {
 		Name: "e2e-bench", Shows: "each benchmark in the cluster, once and small", Command: []string{"hack/e2e.sh", "-test.run", "^$"},
 		Variables: []string{"E2E_BENCH=small", "E2E_BACKENDS=nftables"}, Testless: true,
 	}))
-	for variable := range strings.FieldsSeq("E2E_KUBERNETES=1.34.4 E2E_KUBERNETES=1.35.4 E2E_KUBERNETES=1.36.3 E2E_PODS=kubelet E2E_PODS=api E2E_CONTAINERD=1.7.35 E2E_CONTAINERD=2.3.7") {
-		name := strings.ToLower(strings.NewReplacer("E2E_", "e2e-", "=", "-").Replace(variable))
-		variables := []string{variable}
-		switch variable {
-		case "E2E_PODS=kubelet":
-			variables = append(variables, "E2E_BURST=235") // as many pods at once as the node takes
-		case "E2E_PODS=api":
-			variables = append(variables, "E2E_VALUES=--set readAsNode=true")
-		}
+	for _, variables := range [][]string{
+		{"E2E_KUBERNETES=1.34.4"},
+		{"E2E_KUBERNETES=1.35.4"},
+		{"E2E_KUBERNETES=1.36.3"},
+		{"E2E_PODS=kubelet", "E2E_BURST=235"}, // as many pods at once as the node takes
+		{"E2E_PODS=api", "E2E_VALUES=--set readAsNode=true"},
+		{"E2E_CONTAINERD=1.7.35"},
+		{"E2E_CONTAINERD=2.3.7"},
+	} {
+		name := strings.ToLower(strings.NewReplacer("E2E_", "e2e-", "=", "-").Replace(variables[0]))
 		list = append(list, round("nri", Cell{Name: name, Shows: "the end-to-end tests, round nri, with " + strings.Join(variables, " "), Variables: variables}))
 	}
 	return append(list,

@@ -91,7 +91,7 @@ func (s site) listen(t *testing.T, hosts ...string) (closeAll func()) {
 		for _, l := range all {
 			_ = l.Close()
 		}
-		accepting.Wait() // a listener is open for as long as somebody is in its Accept
+		accepting.Wait() // an Accept keeps its listener open
 	})
 	t.Cleanup(closeAll)
 	return closeAll

@@ -163,6 +163,7 @@ func (s *Source) pass(ctx context.Context, f feed, from *stream) error {
 // soonest is the mean wait before a list that an event makes necessary: many pods that start at once make many necessary.
 const soonest = 200 * time.Millisecond
 
+// untilNextList returns a random wait before the next list. soon is whether an event has made one necessary.
 func (s *Source) untilNextList(soon bool) time.Duration {
 	if soon {
 		return jitter.Full(2 * min(soonest, s.times.list))

@@ -23,7 +23,7 @@ const firstVersion = uint64(1) << 62
 //   - The kubelet knows pods by UID, an informer by name. A static pod's predecessor, and a pod that ends slowly, may be there beside a new pod of
 //     that name: the newest one counts, and the end of another one is no event.
 //   - An event may carry a pod as it was before an edit that a list has shown already: the kubelet sends its worker's copy, and lists what it manages.
-//     So an event says nothing of what others write, the metadata and the specification, that is not as the roster has it: a list decides.
+//     So an event is not believed if its metadata or specification, which others write, are not those of the roster: a list decides.
 //   - The kubelet says that a pod is deleted once its containers have ended for good, although it goes on listing it. It is not listed here again.
 type roster struct {
 	reader
@@ -163,7 +163,7 @@ func (r *roster) stamp(pod *corev1.Pod) *corev1.Pod {
 
 // reader reads messages about pods.
 type reader struct {
-	// strip returns what of a pod an informer keeps; nil keeps all. A node's pods as they are told take several times the memory.
+	// strip returns the parts of a pod that an informer keeps; nil keeps all. Whole pods would take several times the memory.
 	strip func(*corev1.Pod) *corev1.Pod
 	seed  maphash.Seed // the zero value: no sums are wanted
 	known map[uint64]told

@@ -54,8 +54,8 @@ type times struct {
 	look time.Duration
 }
 
-// NewSource returns a Source. api lists and watches the node's pods at the API server. strip returns what of a pod of the kubelet's the informer keeps;
-// nil keeps all.
+// NewSource returns a Source. api lists and watches the node's pods at the API server. strip returns the parts of the
+// kubelet's pods that the informer keeps; nil keeps all.
 func NewSource(client *Client, mode Mode, api cache.ListerWatcherWithContext, strip func(*corev1.Pod) *corev1.Pod) *Source {
 	free := make(chan struct{})
 	close(free)

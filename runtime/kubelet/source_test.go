@@ -175,6 +175,7 @@ func TestSource_kubeletRestarts_nothingIsToldTwice(t *testing.T) {
 	})
 	f.Change(func() { f.Refuses = nil })
 	i.awaitPods(t, map[string]string{"stays": "1"})
+	await(t, "the end is told", func() bool { return len(i.sofar()) > 2 }) // the informer knows it a moment before
 	if got := i.sofar(); len(got) != 3 || got[2] != "delete goes 2" {
 		t.Errorf("told %q", got)
 	}

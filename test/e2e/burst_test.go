@@ -49,7 +49,8 @@ func TestBurstNoFirstConnectionBypassesTheProxy(t *testing.T) {
 			return nil
 		}
 		d, err := detailsOf(pod)
-		if err == nil && !isReporter(d.Hook) && d.Hook != "verify" { // a check of a pod that waits long for its container reports that nobody listens
+		late := size > burst && d.Hook == "verify" // in a large one pods wait for their container until a check finds that nobody listens
+		if err == nil && !isReporter(d.Hook) && !late {
 			err = fmt.Errorf("programmed by %q", d.Hook)
 		}
 		return err

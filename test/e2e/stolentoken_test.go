@@ -70,6 +70,7 @@ func (s *space) attempts(t *testing.T, pod *corev1.Pod) map[string]attempt {
 	const (
 		kinds  = "/apis/pod-network-controller.istio.io/v1alpha1/"
 		report = `{"metadata":{"annotations":{"` + keyStatus + `":"initialized"}},"status":{"conditions":[{"type":"` + condition + `","status":"True"}]}}`
+		ready  = `{"status":{"conditions":[{"type":"Ready","status":"Unknown"}]}}`
 		label  = `{"metadata":{"labels":{"a":"b"}}}`
 	)
 	ours, own := "/api/v1/namespaces/"+s.name+"/", "/api/v1/namespaces/"+agentName+"/pods/"+agent.Name
@@ -83,7 +84,7 @@ func (s *space) attempts(t *testing.T, pod *corev1.Pod) map[string]attempt {
 		"as its node: read another's pods":    {"GET", "/api/v1/pods" + ofNode + "another-node", "", false, self},
 		"as its node: read every Node":        {"GET", "/api/v1/nodes?limit=1", "", false, self},
 		"as its node: read secrets":           {"GET", "/api/v1/secrets?limit=1", "", false, self},
-		"as its node: readiness of a pod":     {"PATCH", here + "/status", `{"status":{"conditions":[{"type":"Ready","status":"Unknown"}]}}`, false, self},
+		"as its node: readiness of a pod":     {"PATCH", here + "/status", ready, false, self},
 		"as another node: read its pods":      {"GET", "/api/v1/pods" + ofNode + "another-node", "", false, nodeUser + "another-node"},
 		"as an administrator: read every pod": {"GET", "/api/v1/pods?limit=1", "", false, "kubernetes-admin"},
 		"read every pod":                      {"GET", "/api/v1/pods?limit=1", "", pods, ""},
@@ -103,7 +104,7 @@ func (s *space) attempts(t *testing.T, pod *corev1.Pod) map[string]attempt {
 		"make a Lease":                        {"POST", "/apis/coordination.k8s.io/v1/namespaces/" + agentName + "/leases", `{"metadata":{"name":"a"}}`, proxies, ""},
 		"report on a pod of another node":     {"PATCH", there + "/status", report, false, ""},
 		"a label":                             {"PATCH", here + "/status", label, false, ""},
-		"readiness":                           {"PATCH", here + "/status", `{"status":{"conditions":[{"type":"Ready","status":"Unknown"}]}}`, false, ""},
+		"readiness":                           {"PATCH", here + "/status", ready, false, ""},
 		"the phase":                           {"PATCH", here + "/status", `{"status":{"phase":"Failed"}}`, false, ""},
 		"an address":                          {"PATCH", here + "/status", `{"status":{"podIP":"192.0.2.1"}}`, false, ""},
 		"a foreign annotation":                {"PATCH", here + "/status", `{"metadata":{"annotations":{"a":"b"}}}`, false, ""},

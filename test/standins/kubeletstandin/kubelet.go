@@ -22,7 +22,7 @@ type Kubelet struct {
 
 	Socket string
 	Pods   map[types.UID]*corev1.Pod
-	// Refuses is what every call is answered with.
+	// Refuses is the answer to every call.
 	Refuses error
 	// Limited is how many of the next unary calls come too often.
 	Limited int
@@ -171,16 +171,21 @@ func (k *Kubelet) WatchPods(_ *podsv1alpha1.WatchPodsRequest, s grpc.ServerStrea
 	}
 }
 
+// refusal returns the answer to a unary call that is refused, or nil. The Kubelet is locked.
+func (k *Kubelet) refusal() error {
+	if k.Limited > 0 {
+		k.Limited--
+		return status.Error(codes.ResourceExhausted, "rejected by rate limit")
+	}
+	return k.Refuses
+}
+
 // GetPod is a method of the protocol.
 func (k *Kubelet) GetPod(_ context.Context, r *podsv1alpha1.GetPodRequest) (*podsv1alpha1.GetPodResponse, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.Limited > 0 {
-		k.Limited--
-		return nil, status.Error(codes.ResourceExhausted, "rejected by rate limit")
-	}
-	if k.Refuses != nil {
-		return nil, k.Refuses
+	if err := k.refusal(); err != nil {
+		return nil, err
 	}
 	pod := k.Pods[types.UID(r.GetPodUID())]
 	if pod == nil {
@@ -193,12 +198,8 @@ func (k *Kubelet) GetPod(_ context.Context, r *podsv1alpha1.GetPodRequest) (*pod
 func (k *Kubelet) ListPods(context.Context, *podsv1alpha1.ListPodsRequest) (*podsv1alpha1.ListPodsResponse, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.Limited > 0 {
-		k.Limited--
-		return nil, status.Error(codes.ResourceExhausted, "rejected by rate limit")
-	}
-	if k.Refuses != nil {
-		return nil, k.Refuses
+	if err := k.refusal(); err != nil {
+		return nil, err
 	}
 	out := &podsv1alpha1.ListPodsResponse{}
 	for _, pod := range k.Pods {
