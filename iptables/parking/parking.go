@@ -94,6 +94,9 @@ func (l *Lot) Leave(sandbox string) {
 	delete(l.spots, sandbox)
 }
 
+// lastLook bounds the look that only decides how connections are counted.
+const lastLook = 10 * time.Second
+
 // watch closes a listener once the proxy listens on its port, or at its deadline.
 func (l *Lot) watch(ctx context.Context, s podnet.Sandbox, one *spot, until time.Time) {
 	listens := func(ctx context.Context) (bool, error) {
@@ -101,7 +104,7 @@ func (l *Lot) watch(ctx context.Context, s podnet.Sandbox, one *spot, until time
 	}
 	came, waiting := one.wait(ctx, until, listens)
 	if !came && waiting > 0 { // it was told to close, perhaps since the proxy is ready
-		looking, cancel := context.WithTimeout(ctx, lookLimit)
+		looking, cancel := context.WithTimeout(ctx, lastLook)
 		defer cancel()
 		came, _ = listens(looking)
 	}

@@ -226,6 +226,29 @@ func wantUnnoticed(t *testing.T, s site) {
 	}
 }
 
+// A look that fails, as on a node that is busy, closes nothing: what waits goes to the proxy that a later look finds.
+func TestPark_lookFails_isDoneAgain(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, iptables.ModeRedirect)
+	s.learn(t, "0.0.0.0", "::")
+	s.park(t, time.Minute)
+	results := s.dial(t, 1)
+	s.awaitParked(t, 4)
+	looks := 0
+	came, waiting := s.spots()[0].wait(t.Context(), time.Now().Add(time.Minute), func(context.Context) (bool, error) {
+		looks++
+		if looks < 3 {
+			return false, context.DeadlineExceeded
+		}
+		s.listen(t, "0.0.0.0", "::")
+		return true, nil
+	})
+	if !came || waiting == 0 {
+		t.Errorf("the proxy came: %v, %d connections were handed over, after %d looks", came, waiting, looks)
+	}
+	wantAnswered(t, results)
+}
+
 // spots returns the listeners that are parked.
 func (s site) spots() []*spot {
 	s.lot.mu.Lock()

@@ -16,12 +16,8 @@ import (
 	"istio-pod-network-controller/iptables/kernel"
 )
 
-const (
-	// look is the time between two looks for the proxy's listener while connections wait.
-	look = 15 * time.Millisecond
-	// lookLimit bounds one.
-	lookLimit = time.Second
-)
+// look is the time between two looks for the proxy's listener while connections wait.
+const look = 15 * time.Millisecond
 
 // spot is a listener in the stead of a proxy's.
 type spot struct {
@@ -58,7 +54,8 @@ func without(all []*spot, s *spot) []*spot {
 }
 
 // wait returns once the listener is closed: by another call of close, because the proxy listens, or at a time. It looks for the proxy while connections
-// wait, and sleeps until the first one comes. came reports whether the proxy listens.
+// wait, and sleeps until the first one comes. A look that fails is done again: what waits must not be reset for it. came reports whether the proxy
+// listens.
 func (s *spot) wait(ctx context.Context, until time.Time, listens func(context.Context) (bool, error)) (came bool, waiting uint64) {
 	defer func() { s.close(); waiting = s.waiting }()
 	if err := s.file.SetReadDeadline(until); err != nil {
@@ -69,11 +66,10 @@ func (s *spot) wait(ctx context.Context, until time.Time, listens func(context.C
 		return false, 0
 	}
 	err = conn.Read(func(fd uintptr) (done bool) { return !isEmpty(int(fd)) })
-	for err == nil && time.Now().Before(until) {
-		looking, cancel := context.WithTimeout(ctx, lookLimit)
-		came, err = listens(looking)
-		cancel()
-		if came || err != nil || !jitter.Wait(ctx, look) {
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	for err == nil {
+		if came, _ = listens(ctx); came || !jitter.Wait(ctx, look) {
 			return came, 0
 		}
 		err = conn.Control(func(uintptr) {}) // fails once it is closed
