@@ -39,7 +39,11 @@ func (f fakeRuntimeFinder) Find(_ context.Context, pod podnet.Sandbox) (podnet.S
 }
 
 func (fakeRuntimeFinder) Version(context.Context) (string, error) { return "fake", nil }
-func (fakeRuntimeFinder) Close() error                            { return nil }
+func (fakeRuntimeFinder) FirstStart(context.Context, string, func(string) bool) (time.Time, error) {
+	return time.Time{}, nil
+}
+
+func (fakeRuntimeFinder) Close() error { return nil }
 
 // testAgent is a running agent with a container runtime and an API server that may be away.
 type testAgent struct {

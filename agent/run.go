@@ -25,7 +25,6 @@ import (
 	"istio-pod-network-controller/diagnostics/inspectserver"
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/netns"
-	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/selfreport"
 	"istio-pod-network-controller/internal/serving"
 	"istio-pod-network-controller/iptables/kernel"
@@ -190,7 +189,7 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 		return core{}, fmt.Errorf("set up the proxy manager: %w", err)
 	}
 	programmer := &controllers.Programmer{
-		Config: a.Intent, Backend: a.backends, BackendName: a.backends.Name(), Namespaces: a.backends, Finder: a.finder, Pods: pods,
+		Config: a.Intent, Backend: a.backends, BackendName: a.backends.Name(), Namespaces: a.backends, Finder: a.finder, Starts: a.finder, Pods: pods,
 		Reporter: writer, Ledger: ledger, Metrics: counters, Announcers: a.announcers,
 		VerifyInterval: a.VerifyInterval, Listeners: a.backends.Namespaces, Contact: &a.core.contact, Kept: a.core.kept.Since, RequireProxies: a.RequireProxies,
 	}
@@ -293,7 +292,8 @@ func (b Build) metric() prometheus.Collector {
 
 // runtimeFinder is what the agent needs of a container runtime.
 type runtimeFinder interface {
-	Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, error)
+	controllers.Finder
+	controllers.Starts
 	Version(ctx context.Context) (string, error)
 	Close() error
 }

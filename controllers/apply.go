@@ -31,6 +31,11 @@ func (p *Programmer) apply(ctx context.Context, v visit, want *compiled) (found 
 	}
 	if known.Sandbox.ID == v.sandbox.ID {
 		found = known.Findings
+	} else {
+		found = learned(v)
+	}
+	if !again && areFirst(v, outcome.Drift) {
+		found.inForce = time.Now()
 	}
 	if err == nil {
 		found.Preempted = truncate(strings.Join(outcome.Preempted, "\n"))

@@ -38,6 +38,7 @@ func (p *Programmer) attempt(ctx context.Context, v visit) (Result, error) {
 	default:
 		out = p.skip(ctx, v)
 	}
+	p.askLate(ctx, v)
 	v.turn.ifLast(func() {
 		if out.note != nil {
 			out.note(p.Ledger)
@@ -148,7 +149,9 @@ func (p *Programmer) program(ctx context.Context, v visit) outcome {
 	if next.Findings, news = listening(inTurn, p.Listeners, v, next.Findings); news != "" {
 		p.Reporter.Event(v.sandbox, podreport.ReasonListening, news)
 	}
-	next.Findings = unheard(inTurn, p.Listeners, v, next.Findings)
+	if next.Findings, news = unheard(inTurn, p.Listeners, v, next.Findings, late); news != "" {
+		p.Reporter.Event(v.sandbox, podreport.ReasonNoListener, news)
+	}
 	park(inTurn, p.Parking, known, v, h)
 	if late != "" {
 		p.Reporter.Event(v.sandbox, podreport.ReasonProxyLate, late)

@@ -138,22 +138,26 @@ func checkCalm(t *testing.T, d *drifting) {
 
 func checkGauges(t *testing.T, d *drifting, contended, preempted float64) {
 	t.Helper()
-	families, err := d.registry.Gather()
+	wantGauge(t, d.bench, "contended_pods", contended)
+	wantGauge(t, d.bench, "preempted_pods", preempted)
+}
+
+// wantGauge wants a metric without labels to have a value.
+func wantGauge(t *testing.T, b *bench, name string, want float64) {
+	t.Helper()
+	families, err := b.registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]float64{MetricPrefix + "contended_pods": contended, MetricPrefix + "preempted_pods": preempted}
 	for _, f := range families {
-		if n, ok := want[f.GetName()]; ok {
-			if got := f.GetMetric()[0].GetGauge().GetValue(); got != n {
-				t.Errorf("%s is %v, want %v", f.GetName(), got, n)
+		if f.GetName() == MetricPrefix+name {
+			if got := f.GetMetric()[0].GetGauge().GetValue(); got != want {
+				t.Errorf("%s is %v, want %v", name, got, want)
 			}
-			delete(want, f.GetName())
+			return
 		}
 	}
-	if len(want) > 0 {
-		t.Errorf("no metrics %v", want)
-	}
+	t.Fatalf("no metric %s", name)
 }
 
 // Rules of others that decide first are reported while they are there, and once.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -86,8 +87,12 @@ func (b *fakeBackend) Apply(ctx context.Context, at podnet.Place, want iptables.
 	defer b.mu.Unlock()
 	b.applies++
 	out.Preempted, out.Drift = b.preempted, b.drift
-	if b.held[at.Path] != text {
-		out.Drift = iptables.Drift{{Kind: iptables.KindRules, Text: "+ " + b.held[at.Path]}}
+	switch held := b.held[at.Path]; held {
+	case text:
+	case "":
+		out.Drift = append(slices.Clone(b.drift), iptables.Difference{Kind: iptables.KindAbsent, Text: "- all rules"})
+	default:
+		out.Drift = iptables.Drift{{Kind: iptables.KindRules, Text: "+ " + held}}
 	}
 	b.held[at.Path] = text
 	if b.errLate != nil {

@@ -23,9 +23,22 @@ type Findings struct {
 	// Unheard are words about the proxy's ports on which nobody listens, or "". unheardAt is when they were looked for last.
 	Unheard   string
 	unheardAt time.Time
+	missing   bool // the last look found nobody, and another one decides
+	// late is how long the first container had been running when the sandbox's first rules came into force. While that is still to be asked,
+	// inForce is when they did.
+	late    time.Duration
+	inForce time.Time
 
 	contention contention
 	handovers  int // changes that were taken for another agent's
+}
+
+// lateText returns podreport.Details.Late.
+func (f Findings) lateText() string {
+	if f.late == 0 {
+		return ""
+	}
+	return f.late.String()
 }
 
 // repairError means that somebody else has changed the rules, and that they could not be repaired.

@@ -90,6 +90,20 @@ func (l *Ledger) found(uid string, f Findings) {
 	}
 }
 
+// asked notes that a sandbox's first container had been running for so long when the rules of e came into force. It reports false, and changes nothing, if
+// that is known, or the pod has another sandbox by now.
+func (l *Ledger) asked(e Entry, late time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now, ok := l.pods[e.Sandbox.UID]
+	if !ok || now.Sandbox.ID != e.Sandbox.ID || now.inForce != e.inForce {
+		return false
+	}
+	now.late, now.inForce = late, time.Time{}
+	l.pods[e.Sandbox.UID] = now
+	return true
+}
+
 // Forget drops a sandbox. A pod that failed stays without one: a runtime that was refused a sandbox removes it, and the pod waits for the next.
 func (l *Ledger) Forget(sandboxID string) {
 	l.mu.Lock()

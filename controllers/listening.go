@@ -54,28 +54,44 @@ func listening(ctx context.Context, from Listeners, v visit, found Findings) (no
 // proxyPatience is how long after its start a pod's proxy may not listen yet, and the time between two looks at a proxy that listens.
 const proxyPatience = time.Minute
 
-// unheard returns the findings with the proxy's ports on which nobody listens. It works within the turn, at checks. Proxies that the agent runs
-// are asked by their manager.
-func unheard(ctx context.Context, from Listeners, v visit, found Findings) Findings {
-	now := time.Now()
+// unheard returns the findings with the proxy's ports on which nobody listens, and news of them for the pod's owner. It works within the turn, at
+// checks: two in a row decide, for a proxy may be about to start again. late are words about a proxy that was waited for in vain, which decide at
+// once. Proxies that the agent runs are asked by their manager.
+func unheard(ctx context.Context, from Listeners, v visit, found Findings, late string) (now Findings, news string) {
 	started := v.pod.Status.StartTime
 	switch {
-	case v.intent.Profile != "" || v.pod.Status.Phase != corev1.PodRunning || started == nil || now.Sub(started.Time) < proxyPatience:
-		found.Unheard = ""
-		return found
-	case from == nil, v.by != Verify, found.Unheard == "" && now.Sub(found.unheardAt) < proxyPatience:
-		return found
+	case v.intent.Profile != "" || v.pod.Status.Phase != corev1.PodRunning || started == nil:
+		found.Unheard, found.missing = "", false
+		return found, ""
+	case from == nil, late == "" && !isLookDue(v, found):
+		return found, ""
 	}
 	ports, err := from.Unheard(ctx, v.sandbox.Place(), v.intent.Spec.ProxyPorts())
 	if err != nil {
 		log.FromContext(ctx).V(1).Info("the proxy's sockets not read", "reason", err.Error())
-		return found
+		return found, ""
 	}
-	found.Unheard, found.unheardAt = "", now
-	if len(ports) > 0 {
-		found.Unheard = nobodyListens(ports) + ": connections are refused"
+	was, decides := found.Unheard, found.missing || late != ""
+	found.Unheard, found.unheardAt, found.missing = "", time.Now(), len(ports) > 0
+	if !found.missing || !decides && was == "" {
+		return found, ""
 	}
-	return found
+	found.Unheard = nobodyListens(ports) + ": connections are refused"
+	if c := findCondition(v.pod); was != "" || late != "" || c != nil && c.Reason == podreport.ReasonNoListener { // its owner knows
+		return found, ""
+	}
+	return found, found.Unheard
+}
+
+// isLookDue reports whether to look for the proxy's listener. A pod that ends is left alone.
+func isLookDue(v visit, found Findings) bool {
+	switch {
+	case v.by != Verify || v.pod.DeletionTimestamp != nil:
+		return false
+	case found.missing:
+		return true
+	}
+	return time.Since(v.pod.Status.StartTime.Time) >= proxyPatience && time.Since(found.unheardAt) >= proxyPatience
 }
 
 // nobodyListens begins words about ports of the proxy.

@@ -181,24 +181,54 @@ func TestUnheard_proxyDoesNotListen_isReported(t *testing.T) {
 			t.Errorf("in its first minute: %q, %d looks", r.Message, looks)
 		}
 		<-time.After(proxyPatience)
-		if r, looks := b.verified(t, l); r.Message != silent || r.Reason != podreport.ReasonInitialized || r.Status != podreport.StatusInitialized || looks != 1 {
+		if r, looks := b.verified(t, l); r.Message != "traffic is redirected" || looks != 1 {
+			t.Errorf("the first look: %q, %d looks", r.Message, looks)
+		}
+		if r, looks := b.verified(t, l); r.Message != silent || r.Reason != podreport.ReasonNoListener || r.condition() != corev1.ConditionTrue || looks != 2 {
 			t.Errorf("nobody listens: %+v, %d looks", r, looks)
 		}
+		wantGauge(t, b, "no_listener_pods", 1)
 		l.ports = []uint16{15006}
-		if r, looks := b.verified(t, l); r.Message != "traffic is redirected; nobody listens on 15001: connections are refused" || looks != 2 {
+		if r, looks := b.verified(t, l); r.Message != "traffic is redirected; nobody listens on 15001: connections are refused" || looks != 3 {
 			t.Errorf("inbound alone: %q, %d looks", r.Message, looks)
 		}
 		l.ports = []uint16{15001, 15006}
-		if r, looks := b.verified(t, l); r.Message != "traffic is redirected" || looks != 3 {
+		if r, looks := b.verified(t, l); r.Message != "traffic is redirected" || r.Reason != podreport.ReasonInitialized || looks != 4 {
 			t.Errorf("it listens: %q, %d looks", r.Message, looks)
 		}
 		l.ports = nil
-		b.mustStay(t, l, 3)
+		b.mustStay(t, l, 4)
 		<-time.After(10 * time.Second)
-		if r, looks := b.verified(t, l); r.Message != silent || looks != 4 {
+		b.verified(t, l)
+		if r, looks := b.verified(t, l); r.Message != silent || looks != 6 {
 			t.Errorf("a minute later: %q, %d looks", r.Message, looks)
 		}
+		want := []string{
+			podreport.ReasonNoListener + " nobody listens on 15001 and 15006: connections are refused",
+			podreport.ReasonNoListener + " nobody listens on 15001 and 15006: connections are refused",
+		}
+		if !slices.Equal(b.reporter.events, want) {
+			t.Errorf("events %q, want one each time", b.reporter.events)
+		}
 	})
+}
+
+// An owner who knows is told nothing again: what a pod showed when the agent was replaced is no event, and a pod that ends is left alone.
+func TestUnheard_ownerKnows_makesNoEvent(t *testing.T) {
+	b, l := newBench(t), &fakeListeners{}
+	b.Listeners = l
+	b.pods.pod.Status.Phase, b.pods.pod.Status.StartTime = corev1.PodRunning, new(metav1.NewTime(time.Now().Add(-time.Hour)))
+	b.pods.pod.Status.Conditions = []corev1.PodCondition{{Type: podreport.Condition, Status: corev1.ConditionTrue, Reason: podreport.ReasonNoListener}}
+	b.ensure(t, Changed)
+	b.verified(t, l)
+	if r, _ := b.verified(t, l); r.Reason != podreport.ReasonNoListener || len(b.reporter.events) > 0 {
+		t.Errorf("reason %s, events %q", r.Reason, b.reporter.events)
+	}
+	b.pods.pod.DeletionTimestamp = new(metav1.Now())
+	looks := l.looks
+	if r, now := b.verified(t, l); r.Reason != podreport.ReasonNoListener || now != looks {
+		t.Errorf("a pod that ends: reason %s, %d looks", r.Reason, now-looks)
+	}
 }
 
 func TestUnheard_notAsked_isNotReported(t *testing.T) {

@@ -43,6 +43,8 @@ func NewMetrics(r prometheus.Registerer, ledger *Ledger) (*Metrics, error) {
 		m.ensures, m.durations, m.drift, m.failures,
 		countPods(MetricPrefix+"contended_pods", "Pods whose rules somebody keeps changing.", nil, ledger, func(e Entry) bool { return e.contention.contended() }),
 		countPods(MetricPrefix+"held_pods", "Pods whose new connections wait for a proxy that does not listen.", nil, ledger, func(e Entry) bool { return e.hold.waits() }),
+		countPods(MetricPrefix+"late_pods", "Pods whose first container was started before their rules were in force.", nil, ledger, func(e Entry) bool { return e.late > 0 }),
+		countPods(MetricPrefix+"no_listener_pods", "Pods with rules in which nobody listens on the proxy's ports.", nil, ledger, func(e Entry) bool { return e.Unheard != "" }),
 		countPods(MetricPrefix+"preempted_pods", "Pods in which rules of another program decide before ours.", nil, ledger, func(e Entry) bool { return e.Preempted != "" }),
 	}
 	for _, state := range []State{Programmed, Removed, FailedPod, InvalidPod, ByOthers} {

@@ -50,7 +50,7 @@ func TestEverySeriesExistsFromTheStart(t *testing.T) {
 	}
 	want := map[string]int{
 		"ensure_total": 16, "ensure_duration_seconds": 4, "drift_total": len(iptables.Kinds()), "failures_total": 6,
-		"pods": 5, "contended_pods": 1, "preempted_pods": 1, "held_pods": 1,
+		"pods": 5, "contended_pods": 1, "preempted_pods": 1, "held_pods": 1, "late_pods": 1, "no_listener_pods": 1,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("series (-want +got):\n%s", diff)

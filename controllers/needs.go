@@ -33,6 +33,12 @@ type Finder interface {
 	Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, error)
 }
 
+// Starts knows when containers were started.
+type Starts interface {
+	// FirstStart returns when the first container of a sandbox was started, of those with a name that counts; the zero time if none was.
+	FirstStart(ctx context.Context, sandboxID string, counts func(container string) bool) (time.Time, error)
+}
+
 // Pods reads pods and namespaces, from a cache that may be behind; Current and CurrentNamespace ask the API server. If a pod does not
 // exist or has another UID, the error is podnet.ErrNoPod. It has four methods because two kinds are read in two ways by the same reader.
 type Pods interface {

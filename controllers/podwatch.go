@@ -12,6 +12,7 @@
 //	apply.go          gives rules to the backend, and names what differed
 //	left.go           what is left to the next check
 //	listening.go      who listens in the pod
+//	late.go           which pods started before their rules
 //	hold.go           connections that wait for their proxy
 //	proxies.go        proxies that the agent runs
 //	visit.go          values: a visit, and how it ends

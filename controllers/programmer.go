@@ -27,10 +27,12 @@ type Programmer struct {
 	BackendName string
 	Namespaces  Namespaces
 	Finder      Finder
-	Pods        Pods
-	Reporter    Reporter
-	Ledger      *Ledger
-	Metrics     *Metrics
+	// Starts is nil if nobody asks which pods started before their rules.
+	Starts   Starts
+	Pods     Pods
+	Reporter Reporter
+	Ledger   *Ledger
+	Metrics  *Metrics
 	// VerifyInterval is the time between two checks of a pod's rules; 0 means that there are none.
 	VerifyInterval time.Duration
 	Announcers     Announcers
@@ -98,7 +100,7 @@ func (p *Programmer) forgetPod(uid string) {
 func (p *Programmer) report(r Report) {
 	r.Backend = p.BackendName
 	if known, ok := p.Ledger.Of(r.Sandbox.UID); ok && r.Status != "" && known.Sandbox.ID == r.Sandbox.ID {
-		r.LastRepair, r.Listening = known.LastRepair, known.Listening
+		r.LastRepair, r.Listening, r.Late = known.LastRepair, known.Listening, known.lateText()
 	}
 	p.Reporter.Report(r)
 }

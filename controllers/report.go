@@ -34,6 +34,8 @@ type Report struct {
 	Listening string
 	// Held is podreport.Details.Held.
 	Held string
+	// Late is podreport.Details.Late.
+	Late string
 	// Event makes an event of a report that is no failure. A failure always makes one.
 	Event bool
 	// Notes are settings that may not have the effect that their author expects, one a line. Each becomes an event.
@@ -46,7 +48,7 @@ func (r Report) details(now time.Time) podreport.Details {
 	return podreport.Details{
 		Sandbox: r.Sandbox.ID, NetNS: r.Sandbox.NetNS, Hook: string(r.Hook), Backend: r.Backend, SpecHash: r.SpecHash,
 		Time: now.UTC().Truncate(time.Second), Message: truncate(r.Message), Notes: truncate(r.Notes),
-		LastRepair: r.LastRepair, Listening: r.Listening, Held: r.Held,
+		LastRepair: r.LastRepair, Listening: r.Listening, Held: r.Held, Late: r.Late,
 	}
 }
 

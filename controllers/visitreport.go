@@ -31,6 +31,8 @@ func programmed(v visit, want *compiled, found Findings, proxyReady bool, messag
 			": a process of the pod or of the node; the events "+podreport.ReasonRulesRepaired+" say what differed")
 	case !proxyReady:
 		r = reportOf(v, podreport.StatusInitialized, podreport.ReasonProxyNotReady, message+", and the proxy is not ready; see the pod's ManagedProxy")
+	case found.Unheard != "":
+		r = reportOf(v, podreport.StatusInitialized, podreport.ReasonNoListener, message)
 	default:
 		r = reportOf(v, podreport.StatusInitialized, podreport.ReasonInitialized, message)
 	}
@@ -62,7 +64,7 @@ func notRequired(v visit) *Report {
 // keptReport returns a report in place of a failure on a pod that no longer asks for rules but still has them, or nil.
 func keptReport(v visit, known Entry, proxyReady bool) *Report {
 	c, quiet := findCondition(v.pod), known.Findings
-	quiet.unheardAt = time.Time{}
+	quiet.unheardAt, quiet.missing, quiet.late, quiet.inForce = time.Time{}, false, 0, time.Time{}
 	if quiet == (Findings{}) && podreport.Status(v.pod.Annotations[podreport.KeyStatus]) == podreport.StatusInitialized && c != nil && c.Status == corev1.ConditionTrue {
 		return nil
 	}

@@ -12,6 +12,7 @@ import (
 	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podreport"
 )
 
 // ofTwoRevisions adds a revision whose proxies listen on 16001, and pods of it whose rules lead to the given ports.
@@ -218,7 +219,7 @@ func podCases() map[string]changed {
 			f.Pods[0].Status, f.Pods[0].Condition = "", &corev1.PodCondition{Status: corev1.ConditionTrue}
 		}, check: "pods-programmed", level: OK},
 		"a proxy that does not listen": {change: func(f *Facts) {
-			f.Pods[0].Condition = &corev1.PodCondition{Status: corev1.ConditionTrue, Message: "traffic is redirected; nobody listens on 15001: connections are refused"}
+			f.Pods[0].Condition = &corev1.PodCondition{Status: corev1.ConditionTrue, Reason: podreport.ReasonNoListener, Message: "traffic is redirected; nobody listens on 15001: connections are refused"}
 		}, check: "proxy-listens", level: Fail, want: "shop/cart (nobody listens on 15001: connections are refused)"},
 		"a proxy that listens": {change: func(f *Facts) {
 			f.Pods[0].Condition = &corev1.PodCondition{Status: corev1.ConditionTrue, Message: "traffic is redirected"}

@@ -48,7 +48,7 @@ func podsProgrammed(f *Facts) finding {
 // proxyListens names the pods whose own proxies do not listen, which their agents report. Proxies that agents run are in proxies-ready.
 func proxyListens(f *Facts) finding {
 	told := func(p Pod) bool { return p.Condition != nil && p.Condition.Status == corev1.ConditionTrue && p.Running }
-	unheard := listed(f.Pods, func(p Pod) bool { return told(p) && strings.Contains(p.Condition.Message, podreport.NobodyListens) }, func(p Pod) string {
+	unheard := listed(f.Pods, func(p Pod) bool { return told(p) && p.Condition.Reason == podreport.ReasonNoListener }, func(p Pod) string {
 		_, ports, _ := strings.Cut(p.Condition.Message, podreport.NobodyListens)
 		return p.String() + " (" + podreport.NobodyListens + ports + ")"
 	})

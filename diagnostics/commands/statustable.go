@@ -118,14 +118,14 @@ func byState(pods []survey.Pod) string {
 }
 
 func (p statusPrinter) pods(r survey.Report) [][]string {
-	rows := [][]string{{"NAMESPACE", "NAME", "NODE", "STATE", "HOOK", "AGE", "REPORTED", "BACKEND", "RULES", "HELD", "MESSAGE"}}
+	rows := [][]string{{"NAMESPACE", "NAME", "NODE", "STATE", "HOOK", "AGE", "REPORTED", "BACKEND", "RULES", "HELD", "LATE", "MESSAGE"}}
 	for _, pod := range r.Pods {
 		rows = append(rows, []string{
 			pod.Namespace, pod.Name, pod.Node, string(pod.State), pod.Hook, age(pod.Created, r.Time),
-			age(pod.Reported, r.Time), pod.Backend, pod.SpecHash, pod.Held, printable.Joined(pod.Message, pod.Notes),
+			age(pod.Reported, r.Time), pod.Backend, pod.SpecHash, pod.Held, pod.Late, printable.Joined(pod.Message, pod.Notes),
 		})
 	}
-	return p.narrow(rows, 6, 10)
+	return p.narrow(rows, 6, 11)
 }
 
 // summary returns one line that says how many pods are in each state.

@@ -15,10 +15,11 @@ import (
 // State is how a pod stands.
 type State string
 
-// The states. The pod's report says the first seven; the rest is for pods that ask and lack a report.
+// The states. The pod's report says the first nine; the rest is for pods that ask and lack a report.
 const (
 	Programmed    State = "programmed"
 	ProxyNotReady State = "proxy-not-ready" // programmed, and the proxy that the agent runs does not answer
+	NoListener    State = "no-listener"     // programmed, and nobody listens on the proxy's ports
 	Removed       State = "removed"
 	Skipped       State = "skipped"
 	Others        State = "others"
@@ -35,7 +36,7 @@ const patience = time.Minute
 
 // Failing reports whether a pod in this state does not have what it asks for.
 func (s State) Failing() bool {
-	return slices.Contains([]State{ProxyNotReady, Failed, Contended, Preempted, NoAgent, Unreported}, s)
+	return slices.Contains([]State{ProxyNotReady, NoListener, Failed, Contended, Preempted, NoAgent, Unreported}, s)
 }
 
 // Pod is one pod that asks for redirection, or has a report.
@@ -51,7 +52,9 @@ type Pod struct {
 	Backend  string `json:"backend,omitempty"`
 	SpecHash string `json:"specHash,omitempty"`
 	// Held says whether new connections wait while the proxy does not listen, or are refused: waits, or refused.
-	Held     string    `json:"held,omitempty"`
+	Held string `json:"held,omitempty"`
+	// Late is how long the first container had been running when the rules came into force, such as 1.204s; "" if it was started after them.
+	Late     string    `json:"late,omitempty"`
 	Reported time.Time `json:"reported,omitzero"`
 	Notes    string    `json:"notes,omitempty"`
 }
@@ -84,7 +87,8 @@ func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
 	}
 	out = Pod{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Created: pod.CreationTimestamp.UTC()}
 	if said, ok := podreport.DetailsOn(pod); ok {
-		out.Hook, out.Backend, out.SpecHash, out.Reported, out.Notes, out.Held = said.Hook, said.Backend, said.SpecHash, said.Time, said.Notes, said.Held
+		out.Hook, out.Backend, out.SpecHash, out.Reported, out.Notes = said.Hook, said.Backend, said.SpecHash, said.Time, said.Notes
+		out.Held, out.Late = said.Held, said.Late
 	}
 	if reported {
 		out.State, out.Message = reportedState(condition, status)
@@ -128,16 +132,12 @@ func reportedState(c *corev1.PodCondition, status podreport.Status) (State, stri
 	}
 	state, ok := map[string]State{
 		podreport.ReasonInitialized: Programmed, podreport.ReasonRemoved: Removed, podreport.ReasonNotRequired: Skipped,
-		podreport.ReasonProgrammedByOthers: Others, podreport.ReasonProxyNotReady: ProxyNotReady, podreport.ReasonContended: Contended,
+		podreport.ReasonProgrammedByOthers: Others, podreport.ReasonProxyNotReady: ProxyNotReady, podreport.ReasonNoListener: NoListener, podreport.ReasonContended: Contended,
 		podreport.ReasonPreempted: Preempted, podreport.ReasonSandboxNotReady: Waiting,
 	}[c.Reason]
 	switch {
 	case state == Programmed:
-		_, unheard, found := strings.Cut(c.Message, podreport.NobodyListens)
-		if found {
-			unheard = podreport.NobodyListens + unheard
-		}
-		return state, unheard // the rest is what everybody wants to see
+		return state, "" // it says what everybody wants to see
 	case ok:
 		return state, c.Message
 	case c.Status == corev1.ConditionTrue:

@@ -28,7 +28,7 @@ func TestAsk_pod_hasItsState(t *testing.T) {
 		"programmed":                                {newPod("n", "p", "a", reports("initialized", "Initialized", "True")), Programmed, ""},
 		"programmed, proxy silent":                  {newPod("n", "p", "a", reports("initialized", "ProxyNotReady", "False")), ProxyNotReady, "because"},
 		"programmed, its proxy starts":              {newPod("n", "p", "a", young, reports("initialized", "ProxyNotReady", "False")), Waiting, "because"},
-		"programmed, nobody listens":                {newPod("n", "p", "a", reports("initialized", "Initialized", "True"), saysOfItself("traffic is redirected; nobody listens on 15006: connections are refused")), Programmed, "nobody listens on 15006: connections are refused"},
+		"nobody listens":                            {newPod("n", "p", "a", reports("initialized", "NoListener", "True"), saysOfItself("traffic is redirected; nobody listens on 15006: connections are refused")), NoListener, "traffic is redirected; nobody listens on 15006: connections are refused"},
 		"opted out":                                 {newPod("n", "p", "a", reports("removed", "Removed", "True")), Removed, "because"},
 		"asked and was skipped":                     {newPod("n", "p", "a", asks, reports("", "NotRequired", "True")), Skipped, "because"},
 		"another project's":                         {newPod("n", "p", "a", reports("", "ProgrammedByOthers", "True")), Others, "because"},

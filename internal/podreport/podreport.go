@@ -50,6 +50,8 @@ type Details struct {
 	Listening  string    `json:"listening,omitempty"`
 	// Held is HeldWaits or HeldRefused while the proxy does not listen, as far as the agent knows; else "".
 	Held string `json:"held,omitempty"`
+	// Late is how long the pod's first container had been running when its first rules came into force, such as 1.204s; "" if it started later.
+	Late string `json:"late,omitempty"`
 }
 
 // What becomes of new connections while the proxy does not listen.
@@ -91,6 +93,10 @@ const (
 	ReasonRulesRepaired = "RulesRepaired"
 	// ReasonProxyLate is the reason of the event for connections that have waited for a proxy that has not come in time.
 	ReasonProxyLate = "ProxyLate"
+	// ReasonNoListener means that the rules are in force, and nobody listens on the proxy's ports.
+	ReasonNoListener = "NoListener"
+	// ReasonStartedFirst is the reason of the event for a pod whose first container was started before its rules were in force.
+	ReasonStartedFirst = "StartedBeforeRules"
 	// ReasonListening is the reason of the event for a change of the ports that are captured because somebody listens.
 	ReasonListening = "ListeningPorts"
 	// ReasonNote is the reason of the events for a Report's Notes.

@@ -21,6 +21,8 @@ type fakeRuntime struct {
 	version       *criv1.VersionResponse
 	sandboxes     []*criv1.PodSandbox
 	statuses      map[string]*criv1.PodSandboxStatusResponse
+	containers    []*criv1.Container
+	started       map[string]int64 // by ID, in nanoseconds; a container without one was removed
 	ignoresFilter bool
 	hangs         bool
 }
@@ -48,6 +50,24 @@ func (r *fakeRuntime) PodSandboxStatus(ctx context.Context, req *criv1.PodSandbo
 		resp = &criv1.PodSandboxStatusResponse{Status: resp.GetStatus()}
 	}
 	return resp, r.wait(ctx)
+}
+
+func (r *fakeRuntime) ListContainers(ctx context.Context, req *criv1.ListContainersRequest) (*criv1.ListContainersResponse, error) {
+	out := &criv1.ListContainersResponse{}
+	for _, c := range r.containers {
+		if r.ignoresFilter || c.GetPodSandboxId() == req.GetFilter().GetPodSandboxId() {
+			out.Containers = append(out.Containers, c)
+		}
+	}
+	return out, r.wait(ctx)
+}
+
+func (r *fakeRuntime) ContainerStatus(ctx context.Context, req *criv1.ContainerStatusRequest) (*criv1.ContainerStatusResponse, error) {
+	at, ok := r.started[req.GetContainerId()]
+	if !ok {
+		return nil, status.Error(codes.NotFound, "an error occurred when try to find container: not found")
+	}
+	return &criv1.ContainerStatusResponse{Status: &criv1.ContainerStatus{StartedAt: at}}, r.wait(ctx)
 }
 
 func (r *fakeRuntime) wait(ctx context.Context) error {

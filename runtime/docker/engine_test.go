@@ -75,7 +75,7 @@ func selects(filters string, c container.Summary) bool {
 			return false
 		}
 	}
-	return f["status"][string(c.State)]
+	return len(f["status"]) == 0 || f["status"][string(c.State)]
 }
 
 // serve starts the Engine on a socket of the test and returns the socket's path.

@@ -53,6 +53,9 @@ func TestBurstNoFirstConnectionBypassesTheProxy(t *testing.T) {
 		if err == nil && !isReporter(d.Hook) && !late {
 			err = fmt.Errorf("programmed by %q", d.Hook)
 		}
+		if err == nil && d.Late != "" {
+			err = fmt.Errorf("it started %s before its rules", d.Late)
+		}
 		return err
 	})
 }

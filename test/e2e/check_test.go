@@ -5,13 +5,16 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -140,7 +143,7 @@ func TestConnectivityIsProvenByHelmTest(t *testing.T) {
 	wantNoTestObjects(t, c, 0)
 }
 
-// The agent goes, by a nodeSelector that no node has, and comes back. Not parallel: others need it.
+// The agent goes, by a nodeSelector that no node has, and comes back. A pod that has started meanwhile says so. Not parallel: others need it.
 //
 //e2e:rounds core nftables
 func TestCheckAndHelmTestTellThatTheAgentIsAway(t *testing.T) {
@@ -154,14 +157,32 @@ func TestCheckAndHelmTestTellThatTheAgentIsAway(t *testing.T) {
 	if got.code != 1 || levels["agents-ready"] != "fail" {
 		t.Errorf("without the agent: exit code %d: %s", got.code, got.out)
 	}
+	s.start(t, meshPod("early", asked()))
 	if got := helmTest(t); got.code == 0 || !strings.Contains(got.out+got.errOut, "reached the application of") {
 		t.Errorf("helm test without the agent: exit code %d: %s%s", got.code, got.out, got.errOut)
 	}
 	comeBack()
+	s.awaitLate(t, "early")
 	if levels, _ := checked(t); levels["agents-ready"] != "ok" {
 		t.Errorf("with the agent again: %v", levels)
 	}
 	wantNoTestObjects(t, s.cluster, 1)
+}
+
+// awaitLate waits until a pod says that it started before its rules, by at least a second, and has the event.
+func (s *space) awaitLate(t *testing.T, pod string) {
+	t.Helper()
+	s.await(t, pod, func(pod *corev1.Pod) error {
+		d, err := detailsOf(pod)
+		if err != nil {
+			return err
+		}
+		if late, err := time.ParseDuration(d.Late); err != nil || late < time.Second {
+			return fmt.Errorf("its report says %q, error %w", d.Late, err)
+		}
+		return nil
+	})
+	s.awaitEvent(t, pod, "StartedBeforeRules", "its first container had been running for")
 }
 
 func helmTest(t testing.TB) finished {

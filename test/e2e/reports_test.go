@@ -19,6 +19,7 @@ type details struct {
 	Message  string    `json:"message"`
 
 	Listening  string `json:"listening"`
+	Late       string `json:"late"`
 	LastRepair struct {
 		Kinds string `json:"kinds"`
 	} `json:"lastRepair"`

@@ -25,6 +25,7 @@ func conditionReasons() []reason {
 	const yes, no = corev1.ConditionTrue, corev1.ConditionFalse
 	return []reason{
 		{name: podreport.ReasonInitialized, status: yes, means: "the rules are in the pod's network namespace", do: "nothing"},
+		{name: podreport.ReasonNoListener, status: yes, means: "the rules are there, and nobody listens on the proxy's ports: connections are refused", do: "find out why the proxy does not listen"},
 		{name: podreport.ReasonRemoved, status: yes, means: "the pod has opted out, or its mode is `NONE`, and its rules were removed", do: "nothing"},
 		{name: podreport.ReasonNotRequired, status: yes, means: "the pod gets no rules; the message is one of the sentences below", do: "what the message says"},
 		{name: podreport.ReasonProgrammedByOthers, status: yes, means: "foreign rules redirect the pod, and nothing was written", do: "nothing, or re-create the pod without the other project"},
@@ -52,6 +53,8 @@ func podEvents() []reason {
 		{name: podreport.ReasonRulesPreempted, kind: warning, means: "foreign rules may decide about the pod's packets before ours", do: "delete the rules that the event lists, or accept them: `foreign-rules: warn`"},
 		{name: podreport.ReasonNote, kind: warning, means: "a setting does not do what its author may expect", do: "read the event"},
 		{name: podreport.ReasonProxyLate, kind: warning, means: "connections have waited for the proxy as long as they may, and are refused", do: "find out why the proxy does not listen"},
+		{name: podreport.ReasonNoListener, kind: warning, means: "nobody listens on the proxy's ports, and connections are refused", do: "find out why the proxy does not listen"},
+		{name: podreport.ReasonStartedFirst, kind: warning, means: "the pod's first container was started before its rules were in force; the event says how long before", do: "re-create the pod if connections of that time matter; see that a hook asks before pods start"},
 		{name: podreport.ReasonListening, kind: normal, means: "the captured inbound ports on which somebody listens have changed", do: "nothing"},
 		{name: podreport.ReasonNotRequired, kind: normal, means: "the pod asked and gets no rules; the event says why", do: "what the event says"},
 		{name: podreport.ReasonProgrammedByOthers, kind: normal, means: "foreign rules redirect the pod", do: "nothing, or re-create the pod without the other project"},

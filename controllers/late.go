@@ -1,0 +1,61 @@
+package controllers
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podreport"
+	"istio-pod-network-controller/iptables"
+)
+
+// startLimit bounds the question when containers were started.
+const startLimit = time.Second
+
+// learned returns the findings of an earlier agent in a sandbox that this one sees for the first time.
+func learned(v visit) (f Findings) {
+	if said, ok := podreport.DetailsOn(v.pod); ok && said.Sandbox == v.sandbox.ID {
+		if late, err := time.ParseDuration(said.Late); err == nil && late > 0 {
+			f.late = late
+		}
+	}
+	return f
+}
+
+// areFirst reports whether rules that were put into a sandbox just now are its first ones, and its containers may run already. A report of rules in the
+// sandbox means that it has lost them.
+func areFirst(v visit, drift iptables.Drift) bool {
+	kinds := drift.Kinds()
+	if v.by.early() || !slices.Contains(kinds, iptables.KindAbsent) || slices.Contains(kinds, iptables.KindBackend) {
+		return false
+	}
+	said, ok := podreport.DetailsOn(v.pod)
+	return !ok || said.Sandbox != v.sandbox.ID || podreport.Status(v.pod.Annotations[podreport.KeyStatus]) != podreport.StatusInitialized
+}
+
+// askLate asks the runtime, after the first rules of a sandbox, whether a container was started before them. Without an answer the next visit asks.
+func (p *Programmer) askLate(ctx context.Context, v visit) {
+	known, _ := p.Ledger.Of(v.sandbox.UID)
+	if p.Starts == nil || known.inForce.IsZero() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	first, err := p.Starts.FirstStart(ctx, known.Sandbox.ID, func(container string) bool { return !intent.MayStartFirst(v.pod, container) })
+	if err != nil {
+		log.FromContext(ctx).V(1).Info("not known when containers were started", "reason", err.Error())
+		return
+	}
+	late := time.Duration(0)
+	if !first.IsZero() && first.Before(known.inForce) {
+		late = max(time.Millisecond, known.inForce.Sub(first).Round(time.Millisecond))
+	}
+	if p.Ledger.asked(known, late) && late > 0 {
+		p.Reporter.Event(known.Sandbox, podreport.ReasonStartedFirst, "its first container had been running for "+late.String()+
+			" when its rules came into force: connections that it opened before go past the proxy until they end; re-create the pod if that matters")
+		p.Revisit(known.Sandbox)
+	}
+}
