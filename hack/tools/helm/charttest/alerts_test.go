@@ -1,10 +1,13 @@
 package charttest
 
 import (
+	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"text/template"
@@ -111,40 +114,37 @@ func TestPrometheusTakesTheConfigurationOfTheDocs(t *testing.T) {
 
 // alertCase is one unit test of an alert.
 type alertCase struct {
-	Alert  string `json:"alert"`
-	Name   string `json:"name"`
-	At     string `json:"at"`
-	Series []any  `json:"series"`
-	// Fires has the alert's labels; nil means that it does not fire.
+	Alert string `json:"alert"`
+	Name  string `json:"name"`
+	At    string `json:"at"`
+	// Series have values by name and labels.
+	Series map[string]string `json:"series"`
+	// Fires has the alert's labels beside those of its target; an empty one is not there. nil means that it does not fire.
 	Fires map[string]string `json:"fires"`
 	// Value is what the text shows.
 	Value float64 `json:"value"`
+	// Gone is a time at which it fires no longer.
+	Gone string `json:"gone"`
 }
 
-// Each alert fires when it should, with the text that people get, and stays silent when it should not.
-func TestAlertsFire(t *testing.T) {
+// Each alert fires when it should, with the text that people get, goes when its cause has gone, and stays silent when it should not fire. One Prometheus
+// may watch several clusters, which have a label then: each has alerts of its own.
+func TestAlerts_drills_fireAndGo(t *testing.T) {
 	var cases []alertCase
 	must(t, yaml.UnmarshalStrict([]byte(read(t, "testdata/alerts/cases.yaml")), &cases))
 	rules := alerts(t)
-	fires, silent := map[string]bool{}, map[string]bool{}
-	tests := make([]any, 0, len(cases))
+	gone, silent := map[string]bool{}, map[string]bool{}
+	var tests []any
 	for _, c := range cases {
-		expected := []any{}
-		if c.Fires != nil {
-			expected = append(expected, map[string]any{"exp_labels": c.Fires, "exp_annotations": annotations(t, rules[c.Alert], c)})
-		}
-		fires[c.Alert], silent[c.Alert] = fires[c.Alert] || c.Fires != nil, silent[c.Alert] || c.Fires == nil
-		tests = append(tests, map[string]any{
-			"name": c.Alert + ": " + c.Name, "interval": "1m", "input_series": c.Series,
-			"alert_rule_test": []any{map[string]any{"eval_time": c.At, "alertname": c.Alert, "exp_alerts": expected}},
-		})
-		if rules[c.Alert].Alert == "" {
-			t.Errorf("case %q: there is no alert %s", c.Name, c.Alert)
+		gone[c.Alert], silent[c.Alert] = gone[c.Alert] || c.Gone != "", silent[c.Alert] || c.Fires == nil
+		tests = append(tests, c.promtool(t, rules[c.Alert], ""))
+		if len(c.Series) > 0 {
+			tests = append(tests, c.promtool(t, rules[c.Alert], "east", "west"))
 		}
 	}
 	for name := range rules {
-		if !fires[name] || !silent[name] {
-			t.Errorf("%s: a case in which it fires: %t, and one in which it does not: %t", name, fires[name], silent[name])
+		if !gone[name] || !silent[name] {
+			t.Errorf("%s: a case in which it fires and goes: %t, and one in which it does not fire: %t", name, gone[name], silent[name])
 		}
 	}
 	file, err := filepath.Abs(alertsFile)
@@ -154,20 +154,80 @@ func TestAlertsFire(t *testing.T) {
 	promtool(t, "test", "rules", written)
 }
 
-// annotations are an alert's as Prometheus renders them, whose templates are Go's with two variables more.
-func annotations(t *testing.T, r rule, c alertCase) map[string]string {
+// promtool returns the case as a unit test of promtool, in which each of the clusters has all series.
+func (c alertCase) promtool(t *testing.T, r rule, clusters ...string) any {
 	t.Helper()
-	out, labels := map[string]string{}, map[string]string{}
-	for key, value := range c.Fires {
-		if key != "severity" { // which the rule adds
-			labels[key] = value
+	if r.Alert == "" {
+		t.Errorf("case %q: there is no alert %s", c.Name, c.Alert)
+	}
+	series, expected := []any{}, []any{}
+	for _, cluster := range clusters {
+		for name, values := range c.Series {
+			series = append(series, map[string]any{"series": fullName(name, cluster), "values": values})
+		}
+		if c.Fires != nil {
+			labels := c.labels(r, cluster)
+			expected = append(expected, map[string]any{"exp_labels": labels, "exp_annotations": annotations(t, r, labels, c.Value)})
 		}
 	}
+	at := []any{map[string]any{"eval_time": c.At, "alertname": c.Alert, "exp_alerts": expected}}
+	if c.Gone != "" {
+		at = append(at, map[string]any{"eval_time": c.Gone, "alertname": c.Alert, "exp_alerts": []any{}})
+	}
+	return map[string]any{
+		"name": c.Alert + ": " + c.Name + " " + strings.Join(clusters, ","), "interval": "1m", "input_series": series, "alert_rule_test": at,
+	}
+}
+
+// target are the labels of all series of an agent.
+func target() map[string]string {
+	return map[string]string{"node": "n1", "instance": "10.0.0.1:15079", "job": "istio-pod-network-controller"}
+}
+
+// fullName adds the labels of the target and the cluster to a series, and our prefix to its name.
+func fullName(series, cluster string) string {
+	name, labels, _ := strings.Cut(strings.TrimSuffix(series, "}"), "{")
+	add := map[string]string{"cluster": cluster}
+	if !strings.HasPrefix(name, "kube_") {
+		maps.Copy(add, target())
+		if name != "up" {
+			name = "istio_pod_network_controller_" + name
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(add)) {
+		if add[key] != "" && !strings.Contains(labels, key+"=") {
+			labels = strings.TrimPrefix(labels+", ", ", ") + fmt.Sprintf("%s=%q", key, add[key])
+		}
+	}
+	return name + "{" + labels + "}"
+}
+
+// labels are those of the alert in a cluster.
+func (c alertCase) labels(r rule, cluster string) map[string]string {
+	out := map[string]string{"cluster": cluster, "severity": r.Labels["severity"]}
+	ofTarget := slices.ContainsFunc(slices.Collect(maps.Keys(c.Series)), func(name string) bool { return !strings.HasPrefix(name, "kube_") })
+	switch {
+	case len(c.Series) == 0:
+		out["job"] = target()["job"] // of absent()
+	case ofTarget && c.Fires["daemonset"] == "":
+		maps.Copy(out, target())
+	}
+	maps.Copy(out, c.Fires)
+	maps.DeleteFunc(out, func(_, value string) bool { return value == "" })
+	return out
+}
+
+// annotations are an alert's as Prometheus renders them, whose templates are Go's with two variables more.
+func annotations(t *testing.T, r rule, labels map[string]string, value float64) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	labels = maps.Clone(labels)
+	delete(labels, "severity") // which the rule adds
 	for key, text := range r.Annotations {
 		var b strings.Builder
 		tmpl, err := template.New(key).Option("missingkey=zero").Parse("{{ $labels := .Labels }}{{ $value := .Value }}" + text)
 		if err == nil {
-			err = tmpl.Execute(&b, map[string]any{"Labels": labels, "Value": c.Value})
+			err = tmpl.Execute(&b, map[string]any{"Labels": labels, "Value": value})
 		}
 		if out[key] = b.String(); err != nil || strings.Contains(out[key], "<no value>") {
 			t.Errorf("%s: %s says %q, error %v", r.Alert, key, out[key], err)
