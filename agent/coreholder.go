@@ -1,9 +1,12 @@
 package agent
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -34,6 +37,7 @@ type coreHolder struct {
 	contact outage.Contact // with the API server
 	kept    *outage.Kept
 	source  podSource
+	doors   []*doorway // of the early hooks
 
 	awaiting atomic.Int32
 }
@@ -52,6 +56,7 @@ func (h *coreHolder) open(o Options) error {
 		}
 	}
 	h.kept = outage.NewKept(o.KeepDir, &h.contact)
+	h.kept.Alone = func() bool { return !slices.ContainsFunc(h.doors, (*doorway).othersServe) }
 	return h.source.open(o)
 }
 
@@ -101,6 +106,21 @@ func (h *coreHolder) check(context.Context) error {
 	_, err := h.get()
 	return err
 }
+
+// current returns why the core, if there is one, is not made of what the API server says now, or nil. An agent that started with what was kept is not
+// ready: a release that cannot ask the API server must not take the place of one that can.
+func (h *coreHolder) current(ctx context.Context) error {
+	if err := h.check(ctx); err != nil {
+		return err
+	}
+	if at := h.kept.Since(); !at.IsZero() {
+		return fmt.Errorf("namespaces and profiles are those of %s: %w", at.UTC().Format(time.RFC3339), cmp.Or(h.lost(), errUnanswered))
+	}
+	return nil
+}
+
+// errUnanswered is why kept objects are in use before an attempt to read them has failed.
+var errUnanswered = errors.New("the API server has not answered yet")
 
 // watches returns why the agent learns nothing of new pods by its watches, or nil. Without the API server an agent that has its core goes on
 // with what it knows, and stays ready: nothing else could serve its node better.

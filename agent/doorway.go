@@ -23,7 +23,7 @@ const doorwayPoll = 200 * time.Millisecond
 //     have. Before it is connected it does not: with no plugin connected, a call that is under way would let its pod start without rules.
 //     The kernel frees the lock when the process ends, so none is ever stale.
 //   - Without them it serves, and refuses, only while no other agent holds that lock: a release that cannot read its pods would refuse pods
-//     that another one lets start. Two agents without their pods both refuse.
+//     that another one lets start. Nor does it begin with what was kept from before an outage. Two agents without their pods both refuse.
 type doorway struct {
 	dir     string
 	core    *coreHolder
@@ -33,7 +33,9 @@ type doorway struct {
 }
 
 func newDoorway(socket string, core *coreHolder, connected func() bool) *doorway {
-	return &doorway{dir: filepath.Dir(socket), core: core, connected: connected}
+	d := &doorway{dir: filepath.Dir(socket), core: core, connected: connected}
+	core.doors = append(core.doors, d)
+	return d
 }
 
 // guard returns a runnable that calls run whenever this agent may serve, and ends run's ctx when it may no longer.

@@ -84,7 +84,7 @@ func TestAnAgentThatStartsWithAKubeletAlone(t *testing.T) {
 	if at := r.core.kept.Since(); !at.Equal(seen) {
 		t.Errorf("namespaces are of %s, want %s", at, seen)
 	}
-	if got := answerOf(t, r.health, "/readyz"); !strings.HasPrefix(got, "200") || !strings.Contains(got, "the API server does not answer") {
+	if got := answerOf(t, r.health, "/readyz"); strings.HasPrefix(got, "200") || !strings.Contains(got, "cache: namespaces and profiles are those of "+seen.UTC().Format(time.RFC3339)) {
 		t.Errorf("readyz says %q", got)
 	}
 	server.serve(t, "list")
@@ -92,6 +92,30 @@ func TestAnAgentThatStartsWithAKubeletAlone(t *testing.T) {
 	if from := r.core.podsFrom(); from != "kubelet" {
 		t.Errorf("pods come from %q", from)
 	}
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A release that cannot ask the API server does not take over from an agent that serves, whatever was kept: pods of namespaces that it does not know would
+// not start. Once that agent is gone, there is no better one.
+func TestAgent_cannotAskAndAnotherServes_beginsWithNothingKept(t *testing.T) {
+	server := newPodAPI(t)
+	socket, dir := serveKubelet(t, podPlain), keepNamespace(t, time.Now().Add(-time.Hour))
+	var other taking
+	r := runAgent(t, "http://"+server.addr, false, func(o *Options) {
+		o.PodsFrom, o.KubeletSocket, o.KeepDir = string(kubelet.Kubelet), socket, dir
+		other = take(t, o.NRI.Socket, filledCore())
+		other.wantLocked(t, "the predecessor")
+	})
+	r.await(t, "the loss of contact", func() bool { return r.core.contact.Err() != nil })
+	<-time.After(5 * time.Second) // kept objects are used after two
+	if r.core.isSet() {
+		t.Error("it took over")
+	}
+	other.stop()
+	r.awaitNRI(t)
+	r.await(t, "the core", r.core.isSet)
 	if err := r.stop(); err != nil {
 		t.Error(err)
 	}

@@ -238,7 +238,7 @@ func (a *agent) addChecks() {
 		return err
 	}
 	a.ready.add(
-		part{name: "cache", check: a.core.check, note: a.core.note}, part{name: "runtime", check: runtime},
+		part{name: "cache", check: a.core.current, note: a.core.note}, part{name: "runtime", check: runtime},
 		part{name: "ports", check: a.ports.Check, forPeople: true},
 	)
 }

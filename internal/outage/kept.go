@@ -28,6 +28,9 @@ type Kept struct {
 	dir     string
 	contact *Contact
 
+	// Alone reports whether no other agent serves the node: only then are kept objects used. nil: none does.
+	Alone func() bool
+
 	mu    sync.Mutex
 	files []*keptFile
 }
@@ -49,13 +52,15 @@ func (k *Kept) Informer(name string, lw toolscache.ListerWatcher, kind runtime.O
 	if k.dir == "" {
 		return k.contact.Informer(lw, kind, resync, by)
 	}
-	f := &keptFile{path: filepath.Join(k.dir, name+".json"), kind: kind, contact: k.contact, asking: k.contact.Asking(lw, kind)}
+	f := &keptFile{path: filepath.Join(k.dir, name+".json"), kind: kind, contact: k.contact, alone: k.alone, asking: k.contact.Asking(lw, kind)}
 	f.informer = toolscache.NewSharedIndexInformer(&toolscache.ListWatch{ListWithContextFunc: f.asking.ListWithContextFunc, WatchFuncWithContext: f.watch}, kind, resync, by)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.files = append(k.files, f)
 	return f.informer
 }
+
+func (k *Kept) alone() bool { return k.Alone == nil || k.Alone() }
 
 // Since returns the age of the oldest objects in use that were kept; zero: there are none.
 func (k *Kept) Since() (oldest time.Time) {
@@ -99,6 +104,7 @@ type keptFile struct {
 	path     string
 	kind     runtime.Object
 	contact  *Contact
+	alone    func() bool
 	asking   *toolscache.ListWatch
 	informer toolscache.SharedIndexInformer
 	version  string // of what was written
@@ -152,7 +158,7 @@ func (f *keptFile) watch(ctx context.Context, o metav1.ListOptions) (watch.Inter
 			f.note(ctx.Err() == nil, time.Time{})
 			return a.watch, a.err
 		case <-late.C:
-			if f.contact.Err() == nil {
+			if f.contact.Err() == nil || !f.alone() {
 				continue
 			}
 			if objects, at, err := f.read(); err == nil {

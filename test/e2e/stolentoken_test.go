@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -63,10 +64,11 @@ func (a attempt) try(t *testing.T, api kubernetes.Interface) error {
 func (s *space) attempts(t *testing.T, pod *corev1.Pod) map[string]attempt {
 	t.Helper()
 	agent := s.agent(t)
-	args := strings.Join(agent.Spec.Containers[0].Args, " ")
-	atAPI, asNode := !strings.Contains(args, "--pods-from=kubelet"), strings.Contains(args, "--read-as-node")
-	pods, proxies := atAPI && !asNode, strings.Contains(args, "--sidecars")
-	taint, asks := strings.Contains(args, "--startup-taint"), strings.Contains(args, "--inspect-addr")
+	has := func(arg string) bool { return slices.Contains(agent.Spec.Containers[0].Args, arg) }
+	atAPI, asNode := !has("--pods-from=kubelet"), has("--read-as-node=true")
+	pods, proxies := atAPI && !asNode, has("--sidecars=true")
+	taint := has("--startup-taint=true")
+	asks := slices.ContainsFunc(agent.Spec.Containers[0].Args, func(arg string) bool { return strings.HasPrefix(arg, "--inspect-addr=:") })
 	const (
 		kinds  = "/apis/pod-network-controller.istio.io/v1alpha1/"
 		report = `{"metadata":{"annotations":{"` + keyStatus + `":"initialized"}},"status":{"conditions":[{"type":"` + condition + `","status":"True"}]}}`

@@ -106,6 +106,9 @@ func (c *cluster) traces(ctx context.Context) (traces, error) {
 	return out, errors.Join(errs...)
 }
 
+// keptDir has what agents write whenever namespaces change: nobody compares what is in it.
+const keptDir = "/run/istio-pod-network-controller/kept/"
+
 // traceFiles are directories by their modes and files by what is in them, where the chart has to do with them.
 func (c *cluster) traceFiles(context.Context) (map[string]string, error) {
 	found := map[string]string{}
@@ -119,7 +122,11 @@ func (c *cluster) traceFiles(context.Context) (map[string]string, error) {
 			}
 			what, err := describeFile(path)
 			if !errors.Is(err, fs.ErrNotExist) {
-				found[strings.TrimPrefix(path, c.node.NodeRoot)] = what
+				name := strings.TrimPrefix(path, c.node.NodeRoot)
+				if strings.HasPrefix(name, keptDir) {
+					what = "kept"
+				}
+				found[name] = what
 			}
 			return err
 		})
