@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds a release to build/release: programs for linux/amd64 and linux/arm64, one image index for both, the chart, the plugin of kubectl for six
+# Builds a release to build/release: programs for linux/amd64 and linux/arm64, one image index for both, the chart (also as an OCI archive), the plugin of kubectl for six
 # platforms with krew's manifest, an SBOM for each program, the provenance, and SHA256SUMS.
 #
 #   hack/release.sh            of the checkout; RELEASE_FORCE=1 also with changes that are not committed
@@ -121,6 +121,7 @@ pack() {
   mkdir "$work/chart"
   tar -xmzf "$work/$name-$version.tgz" -C "$work/chart"
   archive "$name-$version.tgz" chart
+  "$work/release" -time "$time" -name "$name" -version "$version" -revision "$commit" chart "$out/$name-$version-chart.oci.tar" "$out/$name-$version.tgz"
   pack_plugins
 }
 

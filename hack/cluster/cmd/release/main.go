@@ -3,6 +3,7 @@
 //
 //	release -time SECONDS archive FILE DIRECTORY
 //	release -time SECONDS -name NAME -version VERSION -revision COMMIT image FILE PROGRAMS
+//	release -time SECONDS -name NAME -version VERSION -revision COMMIT chart FILE ARCHIVE
 package main
 
 import (
@@ -23,11 +24,13 @@ func main() {
 	var err error
 	switch command := flag.Arg(0); {
 	case *seconds <= 0 || flag.NArg() != 3:
-		err = fmt.Errorf("want -time, a command, a file and a directory: %q", os.Args[1:])
+		err = fmt.Errorf("want -time, a command, a file and what goes into it: %q", os.Args[1:])
 	case command == "archive":
 		err = archive(flag.Arg(1), flag.Arg(2), r.at)
 	case command == "image":
 		err = r.writeImage(flag.Arg(1), flag.Arg(2))
+	case command == "chart":
+		err = r.writeChart(flag.Arg(1), flag.Arg(2))
 	default:
 		err = fmt.Errorf("no command %q", command)
 	}
