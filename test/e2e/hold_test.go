@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -187,6 +188,25 @@ func TestHoldEndsWithoutAProxy(t *testing.T) {
 	if said = m.awaitJob(t, "refused"); said.Failed != 1 || !strings.Contains(fmt.Sprint(said.Errors), "refused") {
 		t.Errorf("with 0: %+v", said)
 	}
+}
+
+// The proxy in a pod's spec listens on other ports: its pod runs, and says that connections are refused.
+//
+//e2e:rounds nri
+func TestHoldProxyListensElsewhere_podSaysSo(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t, asked())
+	elsewhere := proxyContainer("istio-proxy")
+	elsewhere.Image, elsewhere.Args = appContainer().Image, []string{"serve", "-http=8181"}
+	s.create(t, newPod("silent", map[string]string{keyHoldSeconds: "3"}, appContainer(), elsewhere))
+	s.awaitEvent(t, "silent", proxyLate, "nobody listens on 15001 and 15006 after 3s")
+	s.await(t, "silent", func(pod *corev1.Pod) error {
+		if c := conditionOf(pod); c.Reason != "NoListener" || c.Status != corev1.ConditionTrue {
+			return fmt.Errorf("its condition is %s %s", c.Status, c.Reason)
+		}
+		return nil
+	})
+	s.awaitStatus(t, os.Getenv("KUBECONFIG"), 1, "no-listener", "nobody listens on 15001 and 15006: connections are refused")
 }
 
 // The proxy in a pod's spec may come five seconds after the application: no connection is refused.
