@@ -58,7 +58,7 @@ func (o *options) build() *cobra.Command {
 type releases struct{ runtime, containerd, kubernetes string }
 
 // release is a version without the leading v.
-var release = regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+$`)
+var release = regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+(-(alpha|beta|rc)\.[0-9]+)?$`)
 
 // flags refuses what is not known before anything is built.
 func (r *releases) flags(cmd *cobra.Command) {

@@ -52,7 +52,7 @@ func Open(ctx context.Context, l layout.Layout) (Set, error) {
 	if err != nil {
 		return Set{}, err
 	}
-	compiler, err := goVersion(ctx, l.Pins())
+	compiler, err := goVersion(goCommand(ctx, l.Pins(), "env", "GOVERSION"))
 	if err != nil {
 		return Set{}, err
 	}
@@ -62,8 +62,8 @@ func Open(ctx context.Context, l layout.Layout) (Set, error) {
 	return s, err
 }
 
-func goVersion(ctx context.Context, dir string) (string, error) {
-	version, err := goCommand(ctx, dir, "env", "GOVERSION").Output()
+func goVersion(asks *exec.Cmd) (string, error) {
+	version, err := asks.Output()
 	if err != nil {
 		return "", fmt.Errorf("ask go for its version (Go 1.26 must be in PATH): %w", err)
 	}
@@ -196,6 +196,9 @@ func (s Set) build(ctx context.Context, step []Recipe, m *meter) error {
 // goCommand is a go command for the programs of a step.
 func (s Set) goCommand(ctx context.Context, step []Recipe, args ...string) *exec.Cmd {
 	cmd := goCommand(ctx, s.pins, args...)
+	if s.written {
+		cmd = anyGo(cmd)
+	}
 	cgo := "CGO_ENABLED=0"
 	if step[0].Cgo {
 		cgo = "CGO_ENABLED=1"
@@ -211,6 +214,12 @@ func goCommand(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	cmd.WaitDelay = interrupted
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOWORK=off")
+	return cmd
+}
+
+// anyGo has go fetch the Go that the module wants, if it is newer.
+func anyGo(cmd *exec.Cmd) *exec.Cmd {
+	cmd.Env = append(cmd.Env, "GOTOOLCHAIN=auto")
 	return cmd
 }
 

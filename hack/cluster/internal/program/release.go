@@ -67,7 +67,7 @@ func OpenRelease(ctx context.Context, l layout.Layout, r Release) (Set, error) {
 	if errDecode := json.Unmarshal(out, &module); errDecode != nil || module.Error != "" || module.Dir == "" {
 		return Set{}, fmt.Errorf("download %s %s: %w: %s", r.module, r.version, errors.Join(err, errDecode), module.Error)
 	}
-	compiler, err := goVersion(ctx, "/")
+	compiler, err := goVersion(anyGo(goCommand(ctx, module.Dir, "env", "GOVERSION")))
 	if err != nil {
 		return Set{}, err
 	}
