@@ -61,7 +61,7 @@ func Kubernetes(version string) Release {
 
 // OpenRelease says where a release's programs are. It builds nothing, but may download the module.
 func OpenRelease(ctx context.Context, l layout.Layout, r Release) (Set, error) {
-	cmd := goCommand(ctx, "/", "mod", "download", "-json", r.module+"@"+r.version)
+	cmd := anyGo(goCommand(ctx, "/", "mod", "download", "-json", r.module+"@"+r.version))
 	out, err := cmd.Output()
 	var module struct{ Dir, Error string }
 	if errDecode := json.Unmarshal(out, &module); errDecode != nil || module.Error != "" || module.Dir == "" {
