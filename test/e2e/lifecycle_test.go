@@ -173,6 +173,9 @@ func (c *cluster) files(t *testing.T) map[string]string {
 			if err != nil {
 				return err
 			}
+			if path == c.node.NodeRoot+keptDir {
+				return fs.SkipDir
+			}
 			what := entry.Type().String()
 			if entry.Type().IsRegular() {
 				text, err := os.ReadFile(path) //nolint:gosec // of the node

@@ -106,8 +106,9 @@ func (c *cluster) traces(ctx context.Context) (traces, error) {
 	return out, errors.Join(errs...)
 }
 
-// keptDir has what agents write whenever namespaces change: nobody compares what is in it.
-const keptDir = "/run/istio-pod-network-controller/kept/"
+// keptDir has what agents keep for a start without the API server: it changes with the cluster, and stays until the node's next start, as
+// docs/removal.md says.
+const keptDir = "/run/istio-pod-network-controller/kept"
 
 // traceFiles are directories by their modes and files by what is in them, where the chart has to do with them.
 func (c *cluster) traceFiles(context.Context) (map[string]string, error) {
@@ -120,13 +121,12 @@ func (c *cluster) traceFiles(context.Context) (map[string]string, error) {
 			if err != nil || dir == "/run/crio" && entry.Type() == fs.ModeSymlink { // CRI-O has one for each container, and leaves it
 				return err
 			}
+			if path == c.node.NodeRoot+keptDir {
+				return fs.SkipDir
+			}
 			what, err := describeFile(path)
 			if !errors.Is(err, fs.ErrNotExist) {
-				name := strings.TrimPrefix(path, c.node.NodeRoot)
-				if strings.HasPrefix(name, keptDir) {
-					what = "kept"
-				}
-				found[name] = what
+				found[strings.TrimPrefix(path, c.node.NodeRoot)] = what
 			}
 			return err
 		})
