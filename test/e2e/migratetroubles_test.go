@@ -25,18 +25,12 @@ func TestMigrateTroubleshootingShowsTheCause(t *testing.T) {
 	look := func(pod string) func() {
 		return func() { g.env = []string{"NS=" + s.name, "POD=" + pod} }
 	}
-	for _, step := range []string{"sandbox-events", "gates"} {
-		g.before[step] = look("wrong")
-	}
-	g.before["direct"] = look("well")
+	g.before["sandbox-events"], g.before["direct"] = look("wrong"), look("well")
 	g.follow(t, "troubleshooting.md")
 	for step, words := range map[string][]string{
 		"sandbox-events": {keyExcludeOutbound, `"http"`},
-		"gates":          {condition + "\n", condition + "=False InvalidAnnotation\n", "Ready=False"},
 		"direct":         {"annotated"},
-		"taints":         {"NODE", s.node.NodeName, "startupTaint: true"},
 		"readyz":         {s.agent(t).Name + " is ready"},
-		"previous":       {agentName},
 		"daemonset":      {"DESIRED", agentName},
 	} {
 		for _, word := range words {
