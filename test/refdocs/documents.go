@@ -194,7 +194,7 @@ func commentsOf(structure *ast.StructType) []string {
 			comment = oneLine(structure.Fields.List[last].Doc.Text())
 		}
 		var about []string
-		for _, sentence := range strings.Split(strings.TrimSuffix(comment, "."), ". ") {
+		for sentence := range strings.SplitSeq(strings.TrimSuffix(comment, "."), ". ") {
 			of := regexp.MustCompile(anyName).FindAllString(subject.FindString(sentence+" "), -1)
 			if slices.Contains(of, names[i]) || len(of) == 0 && last == i {
 				about = append(about, plain(sentence, names, keys, of))

@@ -313,10 +313,10 @@ func TestDocuments_commandWithJSON_isListed(t *testing.T) {
 func TestDocuments_fields_haveTheTextsOfTheirComments(t *testing.T) {
 	all, _ := reference(t)
 	for _, row := range []string{
-		"| `nodes[].notes[]` | list, optional | worth knowing |",                                                       // of a comment above another field
-		"| `nodes[].status.revision` | text, optional | commit |",                                                     // beside it, in another package
-		"| `agreement` | object | what was asked for with what is programmed |",                                       // of its type
-		"| `agreement.verdict` | text | `agree`, `differ`, `unknown` |",                                               // its values
+		"| `nodes[].notes[]` | list, optional | worth knowing |",                                                            // of a comment above another field
+		"| `nodes[].status.revision` | text, optional | commit |",                                                           // beside it, in another package
+		"| `agreement` | object | what was asked for with what is programmed |",                                             // of its type
+		"| `agreement.verdict` | text | `agree`, `differ`, `unknown` |",                                                     // its values
 		"| `pods[].specHash` | text, optional | `backend`, `specHash`, `reported` and `notes` come from the pod's report |", // of several
 	} {
 		if !strings.Contains(all["json.md"], row) {
