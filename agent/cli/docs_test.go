@@ -236,3 +236,18 @@ func TestRenderedChartsOfTheDocsHaveNoHooks(t *testing.T) {
 		t.Errorf("found %d commands: the pages have two at least", found)
 	}
 }
+
+// One name for one command: what asks a cluster is the plugin's. The agent's program is named where one is on a node.
+func TestPages_commandForACluster_isThePlugins(t *testing.T) {
+	programs := regexp.MustCompile(`(?:^|[^\w/-])istio-pod-network-controller (?:status|check|inspect|explain|connectivity test|bugreport)\b[^\n]*`)
+	for page, in := range pages(t) {
+		if strings.HasPrefix(page, "docs/reference/") {
+			continue
+		}
+		for _, command := range programs.FindAllString(in, -1) {
+			if !strings.Contains(command, "--node") && !strings.Contains(command, "--local") {
+				t.Errorf("%s: want kubectl pod-network in: %s", page, command)
+			}
+		}
+	}
+}

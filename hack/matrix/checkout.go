@@ -50,7 +50,7 @@ func (c *Checkout) shallow(ctx context.Context) bool {
 
 // commit names the last commit that changed more than what a run itself writes, so that a run that commits its results is not begun anew.
 func (c *Checkout) commit(ctx context.Context) (string, error) {
-	others := []string{"--", ".", ":!hack/matrix/results.json", ":!docs/support-matrix.md"}
+	others := []string{"--", ".", ":!hack/matrix/results.json", ":!docs/reference/runs.md"}
 	names, err := c.git(ctx, append([]string{"log", "-1", "-z", "--abbrev=10", "--format=%h"}, others...)...)
 	if err == nil && len(names) == 0 {
 		err = errors.New("there is none")

@@ -20,7 +20,7 @@ func newRepository(t *testing.T) repository {
 	r.git("init", "--quiet")
 	r.write(map[string]string{
 		"go.mod": "module example\n\ngo 1.26\n", "main.go": "package main\n\nimport _ \"example/used\"\n\nfunc main() {}\n", "used/used.go": "package used\n", "used/used_test.go": "package used\n",
-		"unused/unused.go": "package unused\n", "run.sh": "run\n", "hack/matrix/results.json": "[]\n", "docs/support-matrix.md": "page\n",
+		"unused/unused.go": "package unused\n", "run.sh": "run\n", "hack/matrix/results.json": "[]\n", "docs/reference/runs.md": "page\n",
 	})
 	r.commit("first")
 	return r
@@ -80,7 +80,7 @@ func TestStale_filesChange_asInputsOrNot(t *testing.T) {
 		"a package that nothing imports":        {change: map[string]string{"unused/unused.go": "package unused // x\n"}},
 		"an input gets another name":            {git: []string{"mv", "run.sh", "another.sh"}, wantStale: true},
 		"an input is removed":                   {git: []string{"rm", "--quiet", "used/used_test.go", "run.sh"}, wantStale: true},
-		"results and their page":                {change: map[string]string{"hack/matrix/results.json": "[1]\n", "docs/support-matrix.md": "x\n"}},
+		"results and their page":                {change: map[string]string{"hack/matrix/results.json": "[1]\n", "docs/reference/runs.md": "x\n"}},
 		"the result's checkout had changes":     {change: map[string]string{"other": ""}, commit: "first-dirty", wantStale: true},
 		"a commit that is not there":            {change: map[string]string{"other": ""}, commit: "0123456789", wantStale: true},
 		"no commit":                             {change: map[string]string{"other": ""}, commit: " ", wantStale: true},
@@ -144,7 +144,7 @@ func TestTouched_codeThatGoCannotList_isAnError(t *testing.T) {
 func TestCommit_onlyResultsChange_staysTheSame(t *testing.T) {
 	r := newRepository(t)
 	first := r.git("rev-parse", "--short=10", "HEAD")
-	results := map[string]string{"hack/matrix/results.json": "[1]\n", "docs/support-matrix.md": "x\n"}
+	results := map[string]string{"hack/matrix/results.json": "[1]\n", "docs/reference/runs.md": "x\n"}
 	steps := []struct {
 		name string
 		do   func()

@@ -2,7 +2,7 @@
 // them.
 //
 //	matrix run CHECKOUT CELLS    runs cells, one after the other
-//	matrix table CHECKOUT        writes the tables of docs/support-matrix.md
+//	matrix table CHECKOUT        writes the tables of docs/reference/runs.md
 //
 // CELLS are words:
 //
@@ -69,7 +69,7 @@ func start(ctx context.Context, arguments []string, out io.Writer) error {
 		return nil
 	}
 	if !run {
-		return document(filepath.Join(root, "docs/support-matrix.md"), cells(), results, func(c Cell, r Result) (bool, error) {
+		return document(filepath.Join(root, "docs/reference/runs.md"), cells(), results, func(c Cell, r Result) (bool, error) {
 			return checkout.stale(ctx, c.Inputs, r.Commit)
 		})
 	}

@@ -138,10 +138,10 @@ func TestKeep_aCellsResult_replacesItsEarlierOne(t *testing.T) {
 // The page is the same behind the commit that has it, so that a check of generated files passes.
 func TestStart_table_isTheSameBehindItsCommit(t *testing.T) {
 	r := newRepository(t)
-	page := filepath.Join(r.root, "docs/support-matrix.md")
+	page := filepath.Join(r.root, "docs/reference/runs.md")
 	first := r.git("rev-parse", "--short=10", "HEAD")
 	r.write(map[string]string{
-		"docs/support-matrix.md": begin + end, "go.sum": "",
+		"docs/reference/runs.md": begin + end, "go.sum": "",
 		"hack/matrix/results.json": `[{"cell": "fresh-cold", "passed": true, "date": "2026-11-26", "commit": "` + first + `", "seconds": 4, "tests": 9}]`,
 	})
 	var pages []string

@@ -1,4 +1,4 @@
-// Command refdocs writes docs/reference: the annotations, flags, metrics, events, conditions and exit codes, from the code itself.
+// Command refdocs writes docs/reference: the annotations, flags, metrics, events, conditions, exit codes and documents for machines, from the code itself.
 // What a program prints about its flags comes from the program. Metrics and exit codes are described in the code, keys and reasons here.
 package main
 
@@ -50,7 +50,8 @@ func pages(checkout, usages string) (map[string]string, error) {
 	codes, errCodes := exitCodes(s)
 	profiles, errProfiles := conditionsOfProfiles(s)
 	programs, errPrograms := smallPrograms(usages)
-	if err := errors.Join(errMetrics, errCodes, errProfiles, errPrograms); err != nil {
+	outputs, errOutputs := documentsPage(s)
+	if err := errors.Join(errMetrics, errCodes, errProfiles, errPrograms, errOutputs); err != nil {
 		return nil, err
 	}
 	return map[string]string{
@@ -60,5 +61,6 @@ func pages(checkout, usages string) (map[string]string, error) {
 		"events.md":      eventsPage(),
 		"conditions.md":  conditionsPage(reasonsOfIntent(s), profiles),
 		"exit-codes.md":  exitCodesPage(codes),
+		"json.md":        outputs,
 	}, nil
 }

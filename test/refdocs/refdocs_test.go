@@ -13,8 +13,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
 
 	"istio-pod-network-controller/agent"
+	"istio-pod-network-controller/agent/cli"
 	"istio-pod-network-controller/controllers"
 )
 
@@ -55,7 +57,7 @@ func (s *source) literals(visit func(p *sourcePackage, at token.Pos, text string
 func ofTheAgent(dir string) bool {
 	top, _, _ := strings.Cut(dir, "/")
 	inside := []string{"agent", "internal/agentstatus", "internal/intent", "internal/sidecar", "internal/podnet"}
-	return dir != "runtime/container" && dir != "sidecars/istio" && (top != "internal" || slices.Contains(inside, dir))
+	return top != "diagnostics" && dir != "runtime/container" && dir != "sidecars/istio" && (top != "internal" || slices.Contains(inside, dir))
 }
 
 func TestPages_everyKey_isListed(t *testing.T) {
@@ -281,6 +283,44 @@ func TestFlagsPage_sharedFlag_isDescribedOnce(t *testing.T) {
 	for _, want := range []string{"`--envoy-port`; ", "\n| `--metrics-addr` | "} {
 		if !strings.Contains(run, want) {
 			t.Errorf("the section of run lacks %q:\n%s", want, run)
+		}
+	}
+}
+
+// Every command that prints JSON has a section that says what is in it.
+func TestDocuments_commandWithJSON_isListed(t *testing.T) {
+	all, _ := reference(t)
+	seen := 0
+	var visit func(cmd *cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		if output := cmd.Flags().Lookup("output"); output != nil && strings.Contains(output.Usage, "json") {
+			seen++
+			_, name, _ := strings.Cut(cmd.CommandPath(), " ")
+			if !strings.Contains(all["json.md"], "\n## `"+name+"`\n") {
+				t.Errorf("%s prints JSON, and json.md has no section for it: name its type in documents.go", name)
+			}
+		}
+		for _, below := range cmd.Commands() {
+			visit(below)
+		}
+	}
+	visit(cli.Commands())
+	if seen != len(documents()) {
+		t.Errorf("%d commands print JSON, and %d are listed", seen, len(documents()))
+	}
+}
+
+func TestDocuments_fields_haveTheTextsOfTheirComments(t *testing.T) {
+	all, _ := reference(t)
+	for _, row := range []string{
+		"| `nodes[].notes[]` | list, optional | worth knowing |",                                                            // of a comment above another field
+		"| `nodes[].status.revision` | text, optional | commit |",                                                           // beside it, in another package
+		"| `agreement` | object | what was asked for with what is programmed |",                                             // of its type
+		"| `agreement.verdict` | text | `agree`, `differ`, `unknown` |",                                                     // its values
+		"| `pods[].specHash` | text, optional | `backend`, `specHash`, `reported` and `notes` come from the pod's report |", // of several
+	} {
+		if !strings.Contains(all["json.md"], row) {
+			t.Errorf("json.md has no row %s", row)
 		}
 	}
 }

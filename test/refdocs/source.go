@@ -31,12 +31,13 @@ type constant struct {
 	name    string
 	value   ast.Expr
 	comment string // beside or above it, without its own name in front
+	of      string // its type, if that is named
 	pos     token.Pos
 }
 
 // productDirs are the directories with the code that users meet.
 func productDirs() []string {
-	return []string{"agent", "api", "cmd", "controllers", "internal", "iptables", "runtime", "sidecars"}
+	return []string{"agent", "api", "cmd", "controllers", "diagnostics", "internal", "iptables", "runtime", "sidecars"}
 }
 
 func parseSource(checkout string) (*source, error) {
@@ -97,12 +98,17 @@ func (p *sourcePackage) addSpec(decl *ast.GenDecl, spec *ast.ValueSpec) {
 	if comment == "" && len(decl.Specs) == 1 {
 		comment = decl.Doc.Text()
 	}
+	of, _ := spec.Type.(*ast.Ident)
 	for i, name := range spec.Names {
 		if i >= len(spec.Values) {
 			continue
 		}
 		comment := strings.TrimPrefix(strings.Join(strings.Fields(comment), " "), name.Name+" ")
-		p.constants = append(p.constants, &constant{name: name.Name, value: spec.Values[i], comment: comment, pos: name.Pos()})
+		c := &constant{name: name.Name, value: spec.Values[i], comment: comment, pos: name.Pos()}
+		if of != nil {
+			c.of = of.Name
+		}
+		p.constants = append(p.constants, c)
 	}
 }
 

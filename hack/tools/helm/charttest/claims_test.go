@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// A claim is worth what shows it: the table of docs/tests.md names tests where they are.
+// A claim is worth what shows it: the table of docs/reference/tests.md names tests where they are.
 func TestDocumentsNameTestsThatExist(t *testing.T) {
 	root := os.DirFS(rootDir)
 	dirs := testDirs(t, root)
@@ -21,7 +21,7 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 			}
 		}
 	}
-	_, table, _ := strings.Cut(prose(t, root)["docs/tests.md"], "| Claim | Shown by |")
+	_, table, _ := strings.Cut(prose(t, root)["docs/reference/tests.md"], "| Claim | Shown by |")
 	short := map[string]string{"e2e": "test/e2e", "chart": "hack/tools/helm/charttest", "server": "hack/tools/helm/admissiontest"}
 	seen := 0
 	for _, match := range regexp.MustCompile("(?:`\\./([a-z0-9/]+)`[^:|]*|(e2e|chart|server)): ((?:`\\w+`(?:, )?)+)").FindAllStringSubmatch(table, -1) {
@@ -33,7 +33,7 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 		}
 	}
 	if seen < 50 {
-		t.Errorf("the table of docs/tests.md names %d tests", seen)
+		t.Errorf("the table of docs/reference/tests.md names %d tests", seen)
 	}
 }
 
@@ -60,7 +60,7 @@ func testDirs(t *testing.T, root fs.FS) map[string][]string {
 func prose(t *testing.T, root fs.FS) map[string]string {
 	t.Helper()
 	found := map[string]string{}
-	for _, pattern := range []string{"*.md", "docs/*.md", "chart/*/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/reference/*.md", "chart/*/*.md"} {
 		files, err := fs.Glob(root, pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %d files, %v", pattern, len(files), err)
