@@ -234,13 +234,13 @@ func TestPark_lookFails_isDoneAgain(t *testing.T) {
 	s.park(t, time.Minute)
 	results := s.dial(t, 1)
 	s.awaitParked(t, 4)
-	looks := 0
+	looks, comes := 0, func() { s.listen(t, "0.0.0.0", "::") }
 	came, waiting := s.spots()[0].wait(t.Context(), time.Now().Add(time.Minute), func(context.Context) (bool, error) {
 		looks++
 		if looks < 3 {
 			return false, context.DeadlineExceeded
 		}
-		s.listen(t, "0.0.0.0", "::")
+		comes()
 		return true, nil
 	})
 	if !came || waiting == 0 {
