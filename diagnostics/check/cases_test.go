@@ -51,6 +51,7 @@ func clusterCases() map[string]changed {
 		"a node without an agent": {change: func(f *Facts) { f.Agents = f.Agents[:1] }, check: "nodes-without-agent", level: Warn, want: "1 node without an agent: n2"},
 		"a pod on such a node":    {change: func(f *Facts) { f.Agents = f.Agents[1:] }, check: "nodes-without-agent", level: Fail, want: "shop/cart"},
 		"agents of two versions":  {change: func(f *Facts) { f.Agents[0].Status.Version = "0.0.9" }, check: "agent-versions", level: Warn, want: "different"},
+		"a program of no release": {change: func(f *Facts) { f.Client = "" }, check: "agent-versions", level: OK, want: "0.1.0 on 2 nodes"},
 		"a newer program":         {change: func(f *Facts) { f.Client = "0.2.0" }, check: "agent-versions", level: Warn, want: "this program of 0.2.0"},
 		"an agent that is not ready": {change: func(f *Facts) {
 			f.Agents[0].Status.Ready, f.Agents[0].Status.NotReady, f.Agents[0].Status.Time = false, []string{"nri: not connected"}, now

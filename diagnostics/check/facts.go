@@ -34,7 +34,7 @@ const (
 
 // Facts is what the checks are computed from. A list is meaningful only if its source was read.
 type Facts struct {
-	Client     string // the release of this program
+	Client     string // the release of this program; "": not known
 	Version    string // the API server's
 	APIs       APIs
 	DaemonSets []appsv1.DaemonSet

@@ -24,7 +24,7 @@ import (
 // Gatherer reads facts from a cluster. It only reads.
 type Gatherer struct {
 	Client kubernetes.Interface
-	// Release is the release of this program.
+	// Release is the release of this program; "" if it is not known.
 	Release string
 	// Intent returns what an agent with these arguments takes for an intent.
 	Intent func(args []string) (intent.Config, error)

@@ -102,7 +102,7 @@ func agentVersions(f *Facts) finding {
 		return failing("agents are of different versions, and new ones crash: "+some(parts), cluster.Rollback)
 	case len(by) > 1:
 		return warning("agents are of different versions: "+some(parts), "wait for the rollout to end, or see why it stopped: kubectl rollout status")
-	case !same:
+	case !same && f.Client != "":
 		return warning(fmt.Sprintf("agents are of version %s, this program of %s", some(parts), f.Client), "use the program of the agents' release")
 	}
 	return fine("agents: " + some(parts))

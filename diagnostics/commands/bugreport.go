@@ -68,7 +68,7 @@ func (o *bugReportFlags) run(cmd *cobra.Command) error {
 		return checked{check.Worst(results), results}, err
 	})
 	r.Add("status.json", func() (any, error) {
-		return survey.Ask(ctx, client, survey.Options{Fallback: client.namespace, AgentNamespace: o.agentNamespace, Version: cmdline.Build().Version})
+		return survey.Ask(ctx, client, survey.Options{Fallback: client.namespace, AgentNamespace: o.agentNamespace, Version: cmdline.Build().Comparable()})
 	})
 	r.Collect(ctx)
 	stop()

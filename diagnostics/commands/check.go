@@ -138,7 +138,7 @@ func (f *checkFlags) looker() (func(context.Context) ([]check.Result, error), er
 
 // lookAt returns the results for a cluster.
 func lookAt(ctx context.Context, client connection, pre bool) ([]check.Result, error) {
-	g := check.Gatherer{Client: client, Release: cmdline.Build().Version, Intent: intentOf, Objects: objectsBy(client)}
+	g := check.Gatherer{Client: client, Release: cmdline.Build().Comparable(), Intent: intentOf, Objects: objectsBy(client)}
 	facts := g.Gather(ctx)
 	switch err := facts.Unreachable(); {
 	case errors.Is(ctx.Err(), context.Canceled):

@@ -102,7 +102,7 @@ func (o *statusOptions) run(cmd *cobra.Command) error {
 // look asks the cluster, and shows on a terminal that it takes long.
 func (o *statusOptions) look(cmd *cobra.Command, client connection) (survey.Report, error) {
 	defer startProgress(cmd.ErrOrStderr(), "asking "+client.config.Host)()
-	o.AgentNamespace, o.Version = o.agentNamespace, cmdline.Build().Version
+	o.AgentNamespace, o.Version = o.agentNamespace, cmdline.Build().Comparable()
 	if o.all {
 		o.Fallback = client.namespace
 	} else {

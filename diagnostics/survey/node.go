@@ -29,7 +29,7 @@ type Node struct {
 	Notes   []string `json:"notes,omitempty"`
 }
 
-// nodesOf joins nodes and agents. client is this program's version. Without the right to list nodes, it has the agents' nodes.
+// nodesOf joins nodes and agents. client is this program's version, "" if it is not known. Without the right to list nodes, it has the agents' nodes.
 func nodesOf(nodes []corev1.Node, listed bool, agents []cluster.Agent, client string, now time.Time) []Node {
 	rows := map[string]*Node{}
 	for i := range nodes {
@@ -103,7 +103,7 @@ func (n *Node) addStatus(said agentstatus.Status, client string) {
 	if !early && offered && !n.Settling {
 		n.Notes = append(n.Notes, "no early hook: pods start before their rules are there")
 	}
-	if said.Version != client {
+	if client != "" && said.Version != client {
 		n.Notes = append(n.Notes, "the agent is of another release than this program ("+client+")")
 	}
 }

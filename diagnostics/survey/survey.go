@@ -28,7 +28,7 @@ type Options struct {
 	Labels, Node string
 	// AgentNamespace has the agents; empty means all.
 	AgentNamespace string
-	// Version is this program's.
+	// Version is this program's; "" if it is not known.
 	Version string
 }
 
