@@ -21,7 +21,7 @@ func installed(f *Facts) finding {
 	found := listed(f.DaemonSets, func(d appsv1.DaemonSet) bool { return isOurs(&d) }, func(d appsv1.DaemonSet) string { return named(&d) })
 	switch len(found) {
 	case 0:
-		return failing("there is no DaemonSet of the agent", "install the chart; use --pre to check a cluster before that")
+		return failing("there is no DaemonSet of the agent", "install the chart; kubectl pod-network check --pre checks a cluster before that")
 	case 1:
 		return fine("DaemonSet " + found[0])
 	}
@@ -30,7 +30,7 @@ func installed(f *Facts) finding {
 
 func notInstalledYet(f *Facts) finding {
 	if d := f.ours(); d != nil {
-		return warning("the agent is installed already: DaemonSet "+named(d), "run check without --pre")
+		return warning("the agent is installed already: DaemonSet "+named(d), "kubectl pod-network check, without --pre")
 	}
 	return fine("no agent is installed")
 }
@@ -129,7 +129,7 @@ func agentReports(f *Facts) finding {
 	case len(broken) > 0:
 		return failing("agents say that they are not ready: "+some(broken), "see the agent's log and docs/choosing-a-hook.md")
 	case len(failures) > 0:
-		return warning("agents report errors of the last 15 minutes: "+some(failures), "look at these pods: kubectl describe, inspect")
+		return warning("agents report errors of the last 15 minutes: "+some(failures), "look at these pods: kubectl describe pod, kubectl pod-network inspect")
 	case len(silent) > 0:
 		return warning("agents say nothing about themselves, or nothing new: "+some(silent), "wait a minute after their start; agents of older releases never do: upgrade them")
 	}

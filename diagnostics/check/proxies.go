@@ -99,7 +99,7 @@ func adviseProxies(refused, failed []string) string {
 	case len(refused) > 0:
 		return "change the pod or its profile as the message says; annotation pod-network-controller.istio.io/sidecar: none runs a pod without a proxy"
 	case len(failed) > 0:
-		return "do what the message says; the log is in the agent's container on the node: istio-pod-network-controller sidecar logs NAMESPACE/POD; a shared proxy's is its own pod's"
+		return "do what the message says; the log: kubectl pod-network logs NAMESPACE/POD; a shared proxy's is its own pod's"
 	}
 	return "see the message, and kubectl describe the pod; the proxy has had more than " + settled.String()
 }

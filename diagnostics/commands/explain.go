@@ -154,7 +154,7 @@ func (o *explainOptions) warnings(w workload, ns *corev1.Namespace, in intent.In
 		out = append(out, fmt.Sprintf("runtimeClassName is %q: if that is also its handler, the pod is not redirected (--unsupported-runtime-handlers)", *class))
 	}
 	if in.Reason == intent.NoProxy || in.Reason == intent.NoProxyInject {
-		out = append(out, "if Istio injects the proxy later, explain the injected manifest: istioctl kube-inject -f FILE | istio-pod-network-controller explain -f -")
+		out = append(out, "if Istio injects the proxy later, explain the injected manifest: istioctl kube-inject -f FILE | kubectl pod-network explain -f -")
 	}
 	if in.Redirect && in.Spec.DNS == iptables.DNSResolvConf && len(in.Spec.Resolvers) == 0 {
 		out = append(out, "the pod's resolvers are known on the node only: the rules are shown without those for lookups; --cluster-dns names them here")

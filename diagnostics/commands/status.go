@@ -47,7 +47,7 @@ func newStatus(p Program) *cobra.Command {
 // noStatusArguments keeps exit code 1 for what status has found.
 func noStatusArguments(cmd *cobra.Command, args []string) error {
 	if err := cmdline.NoArguments(cmd, args); err != nil {
-		return cmdline.Unasked(fmt.Errorf("%w; inspect shows one pod, and -n, -l and --node choose some", err))
+		return cmdline.Unasked(fmt.Errorf("%w; kubectl pod-network inspect shows one pod, and -n, -l and --node choose some", err))
 	}
 	return nil
 }

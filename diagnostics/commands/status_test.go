@@ -139,7 +139,7 @@ func TestStatusSaysWhyItCannotAsk(t *testing.T) {
 		"a wrong selector":                  {[]string{"--kubeconfig", ok, "-l", "a in"}, []string{"--selector", `"a in"`}},
 		"a wrong format":                    {[]string{"-o", "xml"}, []string{"--output", `"xml"`, "wide, json, yaml, jsonpath=PATH or custom-columns="}},
 		"one namespace and all":             {[]string{"-A", "-n", "shop"}, []string{"all-namespaces", "namespace"}},
-		"a pod instead of a flag":           {[]string{"--kubeconfig", ok, "shop/cart"}, []string{`"shop/cart"`, "takes no arguments", "inspect shows one pod"}},
+		"a pod instead of a flag":           {[]string{"--kubeconfig", ok, "shop/cart"}, []string{`"shop/cart"`, "takes no arguments", "kubectl pod-network inspect shows one pod"}},
 		"a mistyped flag":                   {[]string{"--all-namespace"}, []string{"did you mean --all-namespaces?"}},
 	} {
 		code, out, errOut := call(t, "", append([]string{"status"}, c.args...)...)
