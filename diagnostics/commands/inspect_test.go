@@ -27,6 +27,7 @@ const agentsHome = "istio-pod-network-controller"
 
 // inspectWorld is an API server with one pod and one agent, and that agent.
 type inspectWorld struct {
+	namespace  map[string]string // annotations
 	pod, agent corev1.Pod
 	// status refuses requests whose path has the key in it.
 	status map[string]int
@@ -117,7 +118,7 @@ func (w *inspectWorld) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 		}
 		answer = list
 	case path == "/namespaces/shop":
-		answer = corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: map[string]string{"istio-pod-network-controler/initialize": "true"}}}
+		answer = corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: w.namespace}}
 	case strings.HasSuffix(path, "/pods"):
 		answer = corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}}
 	case path == "/namespaces/shop/events":

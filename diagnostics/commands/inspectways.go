@@ -57,7 +57,7 @@ func (w *inspectWays) described(ctx context.Context, via string) (inspect.Docume
 	for i := range doc.Next { // the agent does not know its own name
 		doc.Next[i] = strings.NewReplacer(inspect.AgentNamespace, w.agent.Namespace, inspect.AgentPod, w.agent.Name).Replace(doc.Next[i])
 	}
-	doc.Asked.Notes = append(doc.Asked.Notes, misplacedKeys(ctx, w.client, w.pod)...)
+	doc.AddMistyped(misplacedKeys(ctx, w.client, w.pod))
 	if s := w.agent.Status; s != nil {
 		doc.Next = append(doc.Next, otherRelease(cmdline.Build().Comparable(), s.Version)...)
 	}

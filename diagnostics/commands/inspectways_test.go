@@ -215,11 +215,14 @@ func TestPodNamed_asKubectlDoes(t *testing.T) {
 func TestInspect_mistypedKeys_areNamed(t *testing.T) {
 	w := newInspectWorld(t)
 	w.pod.Annotations = map[string]string{"traffic.sidecar.istio.io/excludeInboundPort": "80"}
+	w.namespace = map[string]string{"istio-pod-network-controler/initialize": "true"}
 	config := w.kubeconfig(t, "{token: dev}")
 	_, out, _ := call(t, "", "inspect", "--kubeconfig", config, "cart")
 	for _, want := range []string{
 		`note: annotation "traffic.sidecar.istio.io/excludeInboundPort" is not known: did you mean traffic.sidecar.istio.io/excludeInboundPorts?`,
 		`note: namespace shop: annotation "istio-pod-network-controler/initialize" is not known: did you mean istio-pod-network-controller/initialize?`,
+		"not understood: a setting of the pod has a key that nobody reads",
+		`- correct the key, which nobody reads: namespace shop: annotation "istio-pod-network-controler/initialize" is not known: did you mean istio-pod-network-controller/initialize?`,
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("want %s in\n%s", want, out)

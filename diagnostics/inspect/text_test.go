@@ -50,6 +50,12 @@ func edited(edit func(d *Document)) Document {
 	return d
 }
 
+// mistyped adds a key that nobody reads to a document of an agent.
+func mistyped(d Document) Document {
+	d.AddMistyped([]string{"namespace shop: annotation traffic.sidecar.istio.io/excludeOutboundPort is not known: did you mean traffic.sidecar.istio.io/excludeOutboundPorts?"})
+	return d
+}
+
 // documents are of every kind, by what they are about.
 func documents() map[string]Document {
 	return map[string]Document{
@@ -90,6 +96,11 @@ func documents() map[string]Document {
 			d.Programmed.Rules, d.Programmed.Backend = nil, ""
 			d.Others = Others{Owner: "Istio", Found: "chain ISTIO_OUTPUT in table ip nat"}
 		}),
+		"mistyped": mistyped(edited(func(*Document) {})),
+		"mistyped-not-asked": mistyped(edited(func(d *Document) {
+			d.Asked = Asked{Reason: "neither the pod nor its namespace asks; annotate it"}
+			d.Programmed.Rules, d.Programmed.Backend, d.Reported = nil, "", Reported{}
+		})),
 		"preempted": edited(func(d *Document) { d.Others.Preempting = []string{"inet theirs early: tcp dport 80 drop"} }),
 		"preempted-accepted": edited(func(d *Document) {
 			d.Others.Preempting = []string{"inet theirs early drops"}
