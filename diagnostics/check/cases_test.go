@@ -212,7 +212,7 @@ func podCases() map[string]changed {
 		"a pod that failed": {change: func(f *Facts) {
 			f.Pods[0].Status, f.Pods[0].Condition = "failed", &corev1.PodCondition{Message: "port 0"}
 		}, check: "pods-programmed", level: Fail, want: "shop/cart (port 0)"},
-		"a pod that nobody programmed":  {change: func(f *Facts) { f.Pods[0].Status = "" }, check: "pods-programmed", level: Fail, want: "no agent says anything"},
+		"a pod that nobody programmed":  {change: func(f *Facts) { f.Pods[0].Status = "" }, check: "pods-programmed", level: Fail, want: "without a word of an agent"},
 		"a pod that nobody can program": {change: func(f *Facts) { f.Pods[0].Status, f.Agents = "", f.Agents[1:] }, check: "pods-programmed", level: OK},
 		"a pod that has just started":   {change: func(f *Facts) { f.Pods[0].Status, f.Pods[0].Since = "", now }, check: "pods-programmed", level: OK},
 		"a pod that others programmed": {change: func(f *Facts) {

@@ -51,7 +51,7 @@ func agentsReady(f *Facts) finding {
 	case s.UpdatedNumberScheduled < s.DesiredNumberScheduled:
 		return warning(fmt.Sprintf("%d of %d agents are of the DaemonSet's newest version", s.UpdatedNumberScheduled, s.DesiredNumberScheduled), "wait for the rollout to end: kubectl -n "+d.Namespace+" rollout status daemonset/"+d.Name)
 	case s.NumberMisscheduled > 0:
-		return warning(printable.Count(int(s.NumberMisscheduled), "agent")+" run where the DaemonSet wants none", "delete them, or correct nodeSelector and tolerations")
+		return warning(printable.Count(int(s.NumberMisscheduled), "agent")+" where the DaemonSet wants none", "delete them, or correct nodeSelector and tolerations")
 	}
 	return fine(fmt.Sprintf("%d of %d agents are ready", s.NumberReady, s.DesiredNumberScheduled))
 }
@@ -76,7 +76,7 @@ func nodesWithoutAgent(f *Facts) finding {
 	do := "have the DaemonSet cover these nodes (nodeSelector, affinity, tolerations), or keep pods that ask off them"
 	switch {
 	case len(asking) > 0:
-		return failing(fmt.Sprintf("%s without an agent (%s) have pods that ask for redirection and get none: %s", printable.Count(len(without), "node"), some(without), some(asking)), do)
+		return failing(fmt.Sprintf("%s without an agent (%s): pods there ask for redirection and get none: %s", printable.Count(len(without), "node"), some(without), some(asking)), do)
 	case len(without) > 0:
 		return warning(fmt.Sprintf("%s without an agent: %s", printable.Count(len(without), "node"), some(without)), do)
 	}
@@ -133,7 +133,7 @@ func agentReports(f *Facts) finding {
 	case len(silent) > 0:
 		return warning("agents say nothing about themselves, or nothing new: "+some(silent), "wait a minute after their start; agents of older releases never do: upgrade them")
 	}
-	return fine(printable.Count(len(f.Agents), "agent") + " report to be ready")
+	return fine(printable.Count(len(f.Agents), "agent") + " ready, as they report")
 }
 
 func podSource(f *Facts) finding {

@@ -113,7 +113,7 @@ func TestNodeChecks(t *testing.T) {
 			delete(f, "etc/cni/net.d/notes.txt")
 			f["etc/cni/net.d"], f["var/lib/cni/00-x.conflist"] = "-> /var/lib/cni", `{"plugins":[{"type":"istio-pod-network-cni"}]}`
 		}, check: "node-leftovers", level: Fail, want: "1 CNI entry (/etc/cni/net.d/00-x.conflist)"},
-		"no NRI":                     {change: func(f map[string]string) { delete(f, "var/run/nri/nri.sock") }, check: "node-nri", level: Warn, want: "not offered"},
+		"no NRI": {change: func(f map[string]string) { delete(f, "var/run/nri/nri.sock") }, check: "node-nri", level: Warn, want: "not offered"},
 		"an entry of ours": {change: func(f map[string]string) {
 			f["etc/cni/net.d/00-x.conflist"] = `{"plugins":[{"type":"istio-pod-network-cni"}]}`
 		}, check: "node-leftovers", level: Fail, want: "no agent runs here, so no pod starts, unless cniFailOpen was set: the node has of one: 1 CNI entry (/etc/cni/net.d/00-x.conflist)"},

@@ -145,7 +145,7 @@ func operatingSystem(f *Facts) finding {
 	case len(found) > 0 && f.ours() == nil:
 		return warning("nodes run systems that need a look at the chart's values: "+some(found), "set the chart's values for them (docs/support-matrix.md)")
 	case len(windows) > 0:
-		return fine(printable.Count(len(windows), "Windows node") + " get no agent, and their pods no rules: " + some(windows))
+		return fine("no agent, and no rules for pods, on " + printable.Count(len(windows), "Windows node") + ": " + some(windows))
 	}
 	return fine("no node with a system that needs values of its own")
 }

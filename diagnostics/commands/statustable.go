@@ -11,9 +11,6 @@ import (
 	"istio-pod-network-controller/internal/printable"
 )
 
-// shortMessage is the length to which messages are cut in a table that is not wide.
-const shortMessage = 100
-
 // statusPrinter prints reports of a cluster.
 type statusPrinter struct {
 	out  io.Writer
@@ -25,7 +22,7 @@ func (p statusPrinter) tables(r survey.Report) error {
 		if len(table) == 1 { // the head
 			continue
 		}
-		if err := writeTable(p.out, table); err != nil {
+		if err := writeTable(p.out, table, columnsOf(p.out)); err != nil {
 			return err
 		}
 		_, _ = fmt.Fprintln(p.out)
@@ -40,15 +37,13 @@ func (p statusPrinter) tables(r survey.Report) error {
 	return err
 }
 
-// narrow leaves some columns to -o wide, and cuts the last one short.
+// narrow leaves some columns to -o wide.
 func (p statusPrinter) narrow(table [][]string, from, to int) [][]string {
 	if p.wide {
 		return table
 	}
 	for i, row := range table {
-		row = slices.Delete(row, from, to)
-		row[len(row)-1] = printable.Short(row[len(row)-1], shortMessage)
-		table[i] = row
+		table[i] = slices.Delete(row, from, to)
 	}
 	return table
 }
