@@ -78,7 +78,7 @@ func podSettings(f *Facts) finding {
 		case p.Fault != "":
 			wrong = append(wrong, p.String()+": "+p.Fault)
 		case p.Reason == intent.SidecarsOff: // whether its proxy runs is said by the check proxies-ready
-		case p.Asked && !p.Redirect && !slices.Contains([]intent.Reason{intent.IstioInit, intent.OptedOut, intent.ModeNone, intent.NamespaceModeNone}, p.Reason):
+		case p.Asked && !p.Redirect && !p.Reason.Chosen():
 			left = append(left, p.String()+": "+string(p.Reason))
 		}
 	}

@@ -15,9 +15,10 @@ import (
 type statusPrinter struct {
 	out  io.Writer
 	wide bool
+	all  survey.Report // of which parts are shown
 }
 
-func (p statusPrinter) tables(r survey.Report) error {
+func (p statusPrinter) tables(r survey.Report, problems bool) error {
 	for _, table := range [][][]string{p.nodes(r), p.pods(r)} {
 		if len(table) == 1 { // the head
 			continue
@@ -33,7 +34,11 @@ func (p statusPrinter) tables(r survey.Report) error {
 	for _, line := range r.Trouble {
 		_, _ = fmt.Fprintln(p.out, "trouble:", shown(line))
 	}
-	_, err := fmt.Fprintln(p.out, summary(r))
+	line := summary(p.all)
+	if problems {
+		line += " Problems: " + printable.Count(len(r.Pods), "pod") + ", " + printable.Count(len(r.Nodes), "node") + "."
+	}
+	_, err := fmt.Fprintln(p.out, line)
 	return err
 }
 
@@ -50,7 +55,7 @@ func (p statusPrinter) narrow(table [][]string, from, to int) [][]string {
 
 func (p statusPrinter) nodes(r survey.Report) [][]string {
 	here := map[string][]survey.Pod{}
-	for _, pod := range r.Pods {
+	for _, pod := range p.all.Pods {
 		here[pod.Node] = append(here[pod.Node], pod)
 	}
 	rows := [][]string{{"NODE", "AGENT", "BACKEND", "HOOKS", "PODS", "PODS FROM", "POD OF THE AGENT", "COMMIT", "WRITTEN", "LAST ERROR", "TROUBLE"}}

@@ -38,6 +38,9 @@ func (s State) Failing() bool {
 	return slices.Contains([]State{ProxyNotReady, Failed, Contended, Preempted, NoAgent, Unreported}, s)
 }
 
+// Problem reports whether the pod needs somebody: it fails, or more has to be said of it than of a pod that has what it asks for.
+func (p Pod) Problem() bool { return p.State.Failing() || p.remarkable }
+
 // Pod is one pod that asks for redirection, or has a report.
 type Pod struct {
 	Namespace string    `json:"namespace"`
@@ -54,6 +57,8 @@ type Pod struct {
 	Held     string    `json:"held,omitempty"`
 	Reported time.Time `json:"reported,omitzero"`
 	Notes    string    `json:"notes,omitempty"`
+
+	remarkable bool // a problem in a state that does not fail
 }
 
 // place is what a pod's state depends on beside the pod.
@@ -101,6 +106,7 @@ func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
 	if watched := !slices.Contains([]State{NoAgent, Skipped, Removed, Others}, out.State); watched && out.Node != "" && at.withoutAgent(out.Node) {
 		out.Message = printable.Joined(out.Message, "node "+out.Node+" has no agent now: nobody repairs the rules")
 	}
+	out.remarkable = len(near) > 0 || out.State == Programmed && out.Message != "" || out.State == Skipped && want.Asked && !want.Reason.Chosen()
 	return out, true
 }
 
