@@ -52,6 +52,7 @@ type Facts struct {
 	Autoscaler *Autoscaler
 	Now        time.Time
 
+	events []agentEvent  // warnings about agents, the newest first
 	config intent.Config // the agents', by which pods are judged
 	failed []unread
 }

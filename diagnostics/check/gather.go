@@ -3,6 +3,7 @@ package check
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -47,7 +48,7 @@ func (g Gatherer) Gather(ctx context.Context) *Facts {
 		{sourceNamespaces, "list namespaces", readNamespaces},
 		{sourcePods, "list pods in all namespaces", readPods},
 		{sourcePolicies, "list admission policies and their bindings", readPolicies},
-		{sourceEvents, "list events in all namespaces", readLeftovers},
+		{sourceEvents, "list events in all namespaces", readEvents},
 		{sourceIstio, "get configmaps and deployments in namespace " + istioNamespace, func(ctx context.Context, g Gatherer, f *Facts) error { return f.Istio.readRevision(ctx, g, "") }},
 		{sourceRevisions, "get the configmaps and deployments of the revisions that pods name, in namespace " + istioNamespace, readRevisions},
 		{sourceProxies, "list managedproxies and proxyprofiles of pod-network-controller.istio.io in all namespaces", readProxies},
@@ -154,6 +155,10 @@ func readPods(ctx context.Context, g Gatherer, f *Facts) error {
 		return podOf(pod, f.Namespaces[pod.Namespace], f.config), true
 	})
 	return err
+}
+
+func readEvents(ctx context.Context, g Gatherer, f *Facts) error {
+	return errors.Join(readLeftovers(ctx, g, f), readAgentEvents(ctx, g, f))
 }
 
 func readLeftovers(ctx context.Context, g Gatherer, f *Facts) (err error) {

@@ -41,11 +41,14 @@ func agentsReady(f *Facts) finding {
 		return finding{}
 	}
 	s := d.Status
+	why, do := f.hindered()
 	switch {
 	case len(crashing(f.Agents)) > 0:
 		return failing("agents crash: "+some(crashing(f.Agents)), cluster.Rollback+"; kubectl -n "+d.Namespace+" logs AGENT-POD --previous has the whole error")
 	case s.DesiredNumberScheduled == 0:
 		return failing("the DaemonSet "+d.Name+" wants no node", "correct nodeSelector, affinity and tolerations")
+	case len(why) > 0:
+		return failing(fmt.Sprintf("%d of %d agents are ready: %s", s.NumberReady, s.DesiredNumberScheduled, some(why)), some(do))
 	case s.NumberReady < s.DesiredNumberScheduled:
 		return failing(fmt.Sprintf("%d of %d agents are ready%s", s.NumberReady, s.DesiredNumberScheduled, waiting(f.Agents)), "kubectl -n "+d.Namespace+" describe pods -l "+agentstatus.Label)
 	case s.UpdatedNumberScheduled < s.DesiredNumberScheduled:
@@ -71,14 +74,17 @@ func waiting(agents []Agent) string {
 }
 
 func nodesWithoutAgent(f *Facts) finding {
-	without := nodeNames(f, func(n *corev1.Node) bool { return linux(n) && f.agentOn(n.Name) == nil })
+	without := nodeNames(f, func(n *corev1.Node) bool {
+		a := f.agentOn(n.Name)
+		return linux(n) && (a == nil || a.Stuck(f.Now))
+	})
 	asking := names(f.Pods, func(p Pod) bool { return p.Redirect && slices.Contains(without, p.Node) })
-	do := "have the DaemonSet cover these nodes (nodeSelector, affinity, tolerations), or keep pods that ask off them"
+	do := "have the DaemonSet cover these nodes (nodeSelector, affinity, tolerations), or keep pods that ask off them; agents-ready says why an agent does not start"
 	switch {
 	case len(asking) > 0:
-		return failing(fmt.Sprintf("%s without an agent (%s): pods there ask for redirection and get none: %s", printable.Count(len(without), "node"), some(without), some(asking)), do)
+		return failing(fmt.Sprintf("%s without a running agent (%s): pods there ask for redirection and get none: %s", printable.Count(len(without), "node"), some(without), some(asking)), do)
 	case len(without) > 0:
-		return warning(fmt.Sprintf("%s without an agent: %s", printable.Count(len(without), "node"), some(without)), do)
+		return warning(fmt.Sprintf("%s without a running agent: %s", printable.Count(len(without), "node"), some(without)), do)
 	}
 	return fine("every Linux node has an agent")
 }

@@ -159,18 +159,9 @@ func eventsOf(ctx context.Context, client connection, pod *corev1.Pod) inspect.E
 }
 
 func shownEvent(e *corev1.Event) (inspect.Event, bool) {
-	out := inspect.Event{Time: e.EventTime.Time, Type: e.Type, Reason: e.Reason, Message: e.Message, Count: int(e.Count)}
-	if e.LastTimestamp.After(out.Time) {
-		out.Time = e.LastTimestamp.Time
-	}
+	out := inspect.Event{Time: cluster.LastSeen(e), Type: e.Type, Reason: e.Reason, Message: e.Message, Count: int(e.Count)}
 	if e.Series != nil {
 		out.Count = int(e.Series.Count)
-		if e.Series.LastObservedTime.After(out.Time) {
-			out.Time = e.Series.LastObservedTime.Time
-		}
-	}
-	if out.Time.IsZero() {
-		out.Time = e.CreationTimestamp.Time
 	}
 	return out, true
 }

@@ -260,6 +260,27 @@ func TestAsk_crashingAgent_isTrouble(t *testing.T) {
 	}
 }
 
+// A new agent that does not start takes over from nobody.
+func TestAsk_agentThatDoesNotStart_isTrouble(t *testing.T) {
+	for waiting, want := range map[string]string{
+		"ImagePullBackOff":  "agent a-new does not start: ImagePullBackOff",
+		"ContainerCreating": "agent a-new does not start: ContainerCreating: kubectl pod-network check says why",
+	} {
+		stuck := newAgent("a")
+		stuck.Name, stuck.Status.Conditions = "a-new", nil
+		stuck.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: waiting}}}}
+		r, err := ask1(t, &apistandin.Server{Pods: []corev1.Pod{stuck, newAgent("a", says(fine()))}, Nodes: []corev1.Node{newNode("a")}}, Options{})
+		if err != nil || !slices.Equal(r.Nodes[0].Trouble, []string{want}) || len(r.Nodes[0].Notes) > 0 || !r.Failing() {
+			t.Errorf("%s: %+v, %v", waiting, r.Nodes, err)
+		}
+		stuck.CreationTimestamp = metav1.Now()
+		r, err = ask1(t, &apistandin.Server{Pods: []corev1.Pod{stuck, newAgent("a", says(fine()))}, Nodes: []corev1.Node{newNode("a")}}, Options{})
+		if err != nil || r.Failing() != (waiting == "ImagePullBackOff") {
+			t.Errorf("%s, young: %+v, %v", waiting, r.Nodes, err)
+		}
+	}
+}
+
 func TestAsk_missingOrEndingNamespace_isTold(t *testing.T) {
 	ending := newNamespace("ending", "")
 	ending.Status.Phase = corev1.NamespaceTerminating
