@@ -153,7 +153,7 @@ func TestChecks_names_equalTheDocsHeadings(t *testing.T) {
 		}
 	}
 	names := []string{"missing-rights"}
-	for _, c := range checks() {
+	for _, c := range slices.Concat(checks(), removals()) {
 		names = append(names, c.name)
 	}
 	for _, r := range RunNode(&NodeFacts{}) {

@@ -27,6 +27,8 @@ type Gatherer struct {
 	Client kubernetes.Interface
 	// Release is the release of this program; "" if it is not known.
 	Release string
+	// Removal has only what an uninstall may have left be read.
+	Removal bool
 	// Intent returns what an agent with these arguments takes for an intent.
 	Intent func(args []string) (intent.Config, error)
 	// Objects returns a page of one of the proxy manager's kinds, as JSON. nil: they are not read.
@@ -35,7 +37,7 @@ type Gatherer struct {
 
 // Gather reads everything. The Facts have the sources that could not be read; the caller bounds the time by ctx.
 func (g Gatherer) Gather(ctx context.Context) *Facts {
-	f := &Facts{Client: g.Release, Now: time.Now()}
+	f := &Facts{Client: g.Release, Now: time.Now(), removal: g.Removal}
 	for _, s := range []struct {
 		source source
 		right  string
@@ -52,7 +54,11 @@ func (g Gatherer) Gather(ctx context.Context) *Facts {
 		{sourceIstio, "get configmaps and deployments in namespace " + istioNamespace, func(ctx context.Context, g Gatherer, f *Facts) error { return f.Istio.readRevision(ctx, g, "") }},
 		{sourceRevisions, "get the configmaps and deployments of the revisions that pods name, in namespace " + istioNamespace, readRevisions},
 		{sourceProxies, "list managedproxies and proxyprofiles of pod-network-controller.istio.io in all namespaces", readProxies},
+		{sourceRoles, "list clusterroles and clusterrolebindings", readRoles},
 	} {
+		if ofIstio := s.source == sourceIstio || s.source == sourceRevisions; g.Removal && ofIstio || !g.Removal && s.source == sourceRoles {
+			continue
+		}
 		err := s.read(ctx, g, f)
 		switch {
 		case apierrors.IsForbidden(err):
@@ -210,7 +216,10 @@ func readPolicies(ctx context.Context, g Gatherer, f *Facts) error {
 	o, api := metav1.ListOptions{LabelSelector: agentstatus.Label}, g.Client.AdmissionregistrationV1()
 	if f.APIs.Validating {
 		bound, err := cluster.All(ctx, api.ValidatingAdmissionPolicyBindings().List, o,
-			func(b *admissionv1.ValidatingAdmissionPolicyBinding) (string, bool) { return b.Spec.PolicyName, true })
+			func(b *admissionv1.ValidatingAdmissionPolicyBinding) (string, bool) {
+				f.objects = append(f.objects, "validatingadmissionpolicybinding/"+b.Name)
+				return b.Spec.PolicyName, true
+			})
 		if err != nil {
 			return err
 		}
@@ -225,7 +234,10 @@ func readPolicies(ctx context.Context, g Gatherer, f *Facts) error {
 		return nil
 	}
 	bound, err := cluster.All(ctx, api.MutatingAdmissionPolicyBindings().List, o,
-		func(b *admissionv1.MutatingAdmissionPolicyBinding) (string, bool) { return b.Spec.PolicyName, true })
+		func(b *admissionv1.MutatingAdmissionPolicyBinding) (string, bool) {
+			f.objects = append(f.objects, "mutatingadmissionpolicybinding/"+b.Name)
+			return b.Spec.PolicyName, true
+		})
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ func installed(f *Facts) finding {
 	found := listed(f.DaemonSets, func(d appsv1.DaemonSet) bool { return isOurs(&d) }, func(d appsv1.DaemonSet) string { return named(&d) })
 	switch len(found) {
 	case 0:
-		return failing("there is no DaemonSet of the agent", "install the chart; kubectl pod-network check --pre checks a cluster before that")
+		return failing("there is no DaemonSet of the agent", "install the chart; kubectl pod-network check --pre checks a cluster before that, and --removal after an uninstall")
 	case 1:
 		return fine("DaemonSet " + found[0])
 	}
