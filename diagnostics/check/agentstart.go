@@ -3,7 +3,6 @@ package check
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -86,27 +85,22 @@ var volumeNamed = regexp.MustCompile(`volume "([^"]+)"|unmounted volumes=\[([^],
 // remedy says which of the chart's values decides about what hinders an agent. node is "" for an agent without one.
 func (f *Facts) remedy(reason, message, node string) string {
 	d := f.ours()
-	switch reason {
-	case "FailedMount", "FailedAttachVolume":
-		if found := volumeNamed.FindStringSubmatch(message); found != nil {
-			return f.remedyMount(cmp.Or(found[1], found[2]), node)
-		}
-	case "FailedCreatePodSandBox":
-		return "see the log of the node's container runtime: it makes no pod"
-	case "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError":
-		return "correct the chart's image.repository, image.tag or image.digest: they make " + cluster.Container(&d.Spec.Template.Spec).Image + "; or imagePullSecrets"
-	case "CreateContainerConfigError":
-		return "create what the message names, or take it out of the chart's values"
-	case "CreateContainerError", "RunContainerError":
-		return "see the chart's platform, seLinuxOptions and appArmorProfile: they are what the runtime is asked for"
-	case "CrashLoopBackOff":
-		return cluster.Rollback + "; kubectl -n " + d.Namespace + " logs AGENT-POD --previous has the whole error"
-	case "FailedScheduling":
-		return "correct the chart's nodeSelector, affinity, tolerations, resources or priorityClassName"
-	case "FailedCreate":
+	if found := volumeNamed.FindStringSubmatch(message); found != nil && reason != "FailedCreate" {
+		return f.remedyMount(cmp.Or(found[1], found[2]), node)
+	}
+	if reason == "FailedCreate" {
 		return remedyRefusal(message, d.Namespace)
 	}
-	return "kubectl -n " + d.Namespace + " describe daemonsets,pods"
+	image := "correct the chart's image.repository, image.tag or image.digest: they make " + cluster.Container(&d.Spec.Template.Spec).Image + "; or imagePullSecrets"
+	refused := "see the chart's platform, seLinuxOptions and appArmorProfile: they are what the runtime is asked for"
+	return cmp.Or(map[string]string{
+		"FailedCreatePodSandBox": "see the log of the node's container runtime: it makes no pod",
+		"ImagePullBackOff":       image, "ErrImagePull": image, "InvalidImageName": image, "ErrImageNeverPull": image, "ImageInspectError": image,
+		"CreateContainerConfigError": "create what the message names, or take it out of the chart's values",
+		"CreateContainerError":       refused, "RunContainerError": refused,
+		"CrashLoopBackOff": cluster.Rollback + "; kubectl -n " + d.Namespace + " logs AGENT-POD --previous has the whole error",
+		"FailedScheduling": "correct the chart's nodeSelector, affinity, tolerations, resources or priorityClassName",
+	}[reason], "kubectl -n "+d.Namespace+" describe daemonsets,pods")
 }
 
 // remedyMount names the values that make a volume of the agents.
@@ -117,18 +111,18 @@ func (f *Facts) remedyMount(volume, node string) string {
 		"kubelet": "platform or kubeletDir", "nri": "nriSocket", "cni-bin": "platform or cniBinDir", "cni-conf": "platform or cniConfDir", "cni-socket": "cniSocket",
 		"pod-logs": "sidecars.enabled", "metrics-tls": "metrics.tlsSecret",
 	}[volume], "extraVolumes, or what else makes volume "+volume)
-	out := "correct the chart's " + values
+	var path, looks string
 	for _, v := range f.ours().Spec.Template.Spec.Volumes {
 		if v.Name == volume && v.HostPath != nil {
-			out += ": they have the node's " + v.HostPath.Path
+			path = ": they have the node's " + v.HostPath.Path
 		}
 	}
 	for i := range f.Nodes {
-		if looks := platformOf(&f.Nodes[i]); f.Nodes[i].Name == node && looks.platform != "" {
-			out += fmt.Sprintf("; node %s looks like platform=%s", node, looks.platform)
+		if s := platformOf(&f.Nodes[i]); f.Nodes[i].Name == node && s.platform != "" {
+			looks = "; node " + node + " looks like platform=" + s.platform
 		}
 	}
-	return out
+	return "correct the chart's " + values + path + looks
 }
 
 // remedyRefusal says what to do if the API server refuses the agents' pods. Who refuses is known by words alone.

@@ -41,36 +41,29 @@ func agentsReady(f *Facts) finding {
 		return finding{}
 	}
 	s := d.Status
+	ready := fmt.Sprintf("%d of %d agents are ready", s.NumberReady, s.DesiredNumberScheduled)
 	why, do := f.hindered()
+	starting := listed(f.Agents, func(a Agent) bool { return !a.Ready }, func(a Agent) string { return strings.TrimSpace(a.Node + " " + a.Waiting) })
 	switch {
 	case len(crashing(f.Agents)) > 0:
 		return failing("agents crash: "+some(crashing(f.Agents)), cluster.Rollback+"; kubectl -n "+d.Namespace+" logs AGENT-POD --previous has the whole error")
 	case s.DesiredNumberScheduled == 0:
 		return failing("the DaemonSet "+d.Name+" wants no node", "correct nodeSelector, affinity and tolerations")
 	case len(why) > 0:
-		return failing(fmt.Sprintf("%d of %d agents are ready: %s", s.NumberReady, s.DesiredNumberScheduled, some(why)), some(do))
+		return failing(ready+": "+some(why), some(do))
 	case s.NumberReady < s.DesiredNumberScheduled:
-		return failing(fmt.Sprintf("%d of %d agents are ready%s", s.NumberReady, s.DesiredNumberScheduled, waiting(f.Agents)), "kubectl -n "+d.Namespace+" describe pods -l "+agentstatus.Label)
+		return failing(strings.TrimSuffix(ready+": "+some(starting), ": "), "kubectl -n "+d.Namespace+" describe pods -l "+agentstatus.Label)
 	case s.UpdatedNumberScheduled < s.DesiredNumberScheduled:
 		return warning(fmt.Sprintf("%d of %d agents are of the DaemonSet's newest version", s.UpdatedNumberScheduled, s.DesiredNumberScheduled), "wait for the rollout to end: kubectl -n "+d.Namespace+" rollout status daemonset/"+d.Name)
 	case s.NumberMisscheduled > 0:
 		return warning(printable.Count(int(s.NumberMisscheduled), "agent")+" where the DaemonSet wants none", "delete them, or correct nodeSelector and tolerations")
 	}
-	return fine(fmt.Sprintf("%d of %d agents are ready", s.NumberReady, s.DesiredNumberScheduled))
+	return fine(ready)
 }
 
 // crashing names the agents that end again and again. Beside one of them, the node's old agent may go on working.
 func crashing(agents []Agent) []string {
 	return listed(agents, Agent.Crashing, func(a Agent) string { return a.Node + ": " + a.Name + " " + a.Crashes.String() })
-}
-
-// waiting says why agents do not run, as the rest of a sentence.
-func waiting(agents []Agent) string {
-	why := listed(agents, func(a Agent) bool { return !a.Ready && a.Waiting != "" }, func(a Agent) string { return a.Node + ": " + a.Waiting })
-	if len(why) == 0 {
-		return ""
-	}
-	return ": " + some(why)
 }
 
 func nodesWithoutAgent(f *Facts) finding {

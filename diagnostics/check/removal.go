@@ -64,19 +64,13 @@ func removedRelease(f *Facts) finding {
 		return failing("the release is installed: DaemonSet "+named(d), "helm uninstall "+release+" -n "+d.Namespace+" --wait; docs/removal.md says what to do before")
 	}
 	left := listed(f.DaemonSets, func(d appsv1.DaemonSet) bool { return agentstatus.Labelled(d.Labels) }, func(d appsv1.DaemonSet) string { return named(&d) })
-	if len(left) > 0 {
-		return failing("DaemonSet "+some(left)+" has the chart's label", deletes("daemonset", left))
-	}
-	return fine("no release is installed")
+	return remaining(left, "no release is installed, but with the chart's label DaemonSet ", deletes("daemonset", left), "no release is installed")
 }
 
 func removedObjects(f *Facts) finding {
 	left := listed(f.Policies, func(Policy) bool { return true }, func(p Policy) string { return strings.ToLower(p.Kind) + "/" + p.Name })
 	left = slices.Sorted(slices.Values(slices.Concat(left, f.objects)))
-	if len(left) > 0 {
-		return failing("objects of the cluster with the chart's label: "+some(left), "kubectl delete "+strings.Join(left, " "))
-	}
-	return fine("no policy, binding or role with the chart's label")
+	return remaining(left, "objects of the cluster with the chart's label: ", "kubectl delete "+strings.Join(left, " "), "no policy, binding or role with the chart's label")
 }
 
 func removedDefinitions(f *Facts) finding {
@@ -94,45 +88,35 @@ func removedNamespace(f *Facts) finding {
 			left = append(left, name)
 		}
 	}
-	if len(left) > 0 {
-		return failing("namespace "+some(left), "if nothing else is in it: kubectl delete namespace "+strings.Join(left, " "))
-	}
-	return fine("no namespace " + agentstatus.Name + "; a release in another one has left that, since Helm does not own it")
+	return remaining(left, "namespace ", "if nothing else is in it: kubectl delete namespace "+strings.Join(left, " "),
+		"no namespace "+agentstatus.Name+"; a release in another one has left that, since Helm does not own it")
 }
 
 func removedPods(f *Facts) finding {
-	left := slices.DeleteFunc(slices.Clone(f.Pods), func(p Pod) bool {
-		reported := p.Condition != nil && p.Condition.Reason == podreport.ReasonInitialized
-		return !reported && p.Status != string(podreport.StatusInitialized) && p.Status != string(podreport.StatusFailed)
+	reported := func(p Pod) bool {
+		known := p.Condition != nil && p.Condition.Reason == podreport.ReasonInitialized
+		return known || p.Status == string(podreport.StatusInitialized) || p.Status == string(podreport.StatusFailed)
+	}
+	left := names(f.Pods, reported)
+	restarts := listed(f.Pods, reported, func(p Pod) string {
+		return "kubectl -n " + p.Namespace + " rollout restart deployment,statefulset,daemonset"
 	})
-	if len(left) == 0 {
-		return fine("no pod has a report of rules")
-	}
-	namespaces := map[string]bool{}
-	for _, p := range left {
-		namespaces["kubectl -n "+p.Namespace+" rollout restart deployment,statefulset,daemonset"] = true
-	}
-	return failing(printable.Count(len(left), "pod")+" with rules of a removed agent, or a report of them: "+some(names(left, func(Pod) bool { return true })),
-		strings.Join(slices.Sorted(maps.Keys(namespaces)), "; "))
+	return remaining(left, printable.Count(len(left), "pod")+" with rules of a removed agent, or a report of them: ",
+		strings.Join(slices.Compact(slices.Sorted(slices.Values(restarts))), "; "), "no pod has a report of rules")
 }
 
 func removedGates(f *Facts) finding {
 	closed := names(f.Pods, func(p Pod) bool {
 		return p.Gated && (p.Condition == nil || p.Condition.Status != corev1.ConditionTrue)
 	})
-	if len(closed) == 0 {
-		return fine("no pod waits for the condition " + string(podreport.Condition))
-	}
-	return failing(printable.Count(len(closed), "pod")+" with the readiness gate "+string(podreport.Condition)+", which nobody opens: "+some(closed),
-		"take the gate out of templates of yours, then "+deletes("pods", closed))
+	return remaining(closed, printable.Count(len(closed), "pod")+" with a readiness gate that nobody opens: ",
+		"take the gate out of templates of yours, then "+deletes("pods", closed), "no pod waits for the condition "+string(podreport.Condition))
 }
 
 func removedTaints(f *Facts) finding {
 	left := nodeNames(f, func(n *corev1.Node) bool { return tainted(n, startupTaintKey) })
-	if len(left) == 0 {
-		return fine("no node has the startup taint")
-	}
-	return failing("nodes with the startup taint, which nobody takes off: "+some(left), "kubectl taint nodes "+strings.Join(left, " ")+" "+startupTaintKey+"-; register nodes without it")
+	return remaining(left, "nodes with the startup taint, which nobody takes off: ",
+		"kubectl taint nodes "+strings.Join(left, " ")+" "+startupTaintKey+"-; register nodes without it", "no node has the startup taint")
 }
 
 func removedNodes(f *Facts) finding {
@@ -141,6 +125,14 @@ func removedNodes(f *Facts) finding {
 	}
 	return fine("what is left on nodes is not seen from here. On each node: kubectl debug node/NODE -it --profile=sysadmin --image=THE-AGENTS-IMAGE" +
 		" -- /istio-pod-network-controller check --node --root /host")
+}
+
+// remaining is a failure that names what is left, or fine.
+func remaining(left []string, message, do, none string) finding {
+	if len(left) == 0 {
+		return fine(none)
+	}
+	return failing(message+some(left), do)
 }
 
 // deletes returns the commands that delete objects, which are named with their namespaces: one for each namespace.

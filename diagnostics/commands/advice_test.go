@@ -3,7 +3,6 @@ package commands
 import (
 	"io/fs"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -14,11 +13,12 @@ var onNode = regexp.MustCompile(`(^|[^ /])[ |]?istio-pod-network-controller (sta
 
 // Advice names the program that operators have at their workstation.
 func TestAdvice_commands_areThePlugins(t *testing.T) {
-	err := filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
+	tree := os.DirFS("..")
+	err := fs.WalkDir(tree, ".", func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
 		}
-		raw, err := os.ReadFile(path)
+		raw, err := fs.ReadFile(tree, path)
 		for line := range strings.Lines(string(raw)) {
 			if !strings.HasPrefix(strings.TrimSpace(line), "//") && !strings.Contains(line, "istioctl kube-inject -f deployment.yaml") && onNode.MatchString(line) {
 				t.Errorf("%s: %q: say kubectl pod-network", path, strings.TrimSpace(line))

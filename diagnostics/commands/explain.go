@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -147,7 +148,7 @@ func (o *explainOptions) explain(w workload, from manifests) explained {
 	}
 	asked, err := intent.Explain(&w.pod, ns, o.Config)
 	out.Redirected, out.Reason, out.AskedBy = asked.Redirect, string(asked.Reason), asked.AskedBy
-	out.Settings, out.Notes = asked.Settings, append(asked.Notes, unshown(w, ns, asked.Intent)...)
+	out.Settings, out.Notes = asked.Settings, slices.Concat(asked.Notes, unshown(w, ns, asked.Intent))
 	out.Warnings = append(out.Warnings, intent.Warnings(&w.pod, ns, asked.Intent)...)
 	if class := w.pod.Spec.RuntimeClassName; class != nil && !o.Config.Supports(*class) {
 		out.Warnings = append(out.Warnings, fmt.Sprintf("runtimeClassName is %q: if that is also its handler, the pod is not redirected (--unsupported-runtime-handlers)", *class))

@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,15 +30,7 @@ func TestExplain_strict_tellsFaultsApart(t *testing.T) {
 		"what is hidden is not": {map[string]string{"a.yaml": podYAML, ".github/b.yaml": "a: b", ".c.yaml": "a: b"}, 0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			for file, text := range c.files {
-				if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o750); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
+			dir := directory(t, c.files)
 			code, out, errOut := call(t, "", "explain", "--strict", "-f", dir)
 			if code != c.code || code == cmdline.ExitUnasked && out != "" || code == 0 && errOut != "" {
 				t.Errorf("code %d, want %d: %s", code, c.code, errOut)
@@ -56,4 +49,17 @@ func TestExplain_machines_readFileAndLine(t *testing.T) {
 	if _, out, errOut := call(t, "", "explain", "-f", file, "-o", "json"); !strings.Contains(out, `"file": "`+file+`"`) || !strings.Contains(out, `"line": 3`) {
 		t.Errorf("%s%s", out, errOut)
 	}
+}
+
+// directory has files, by their paths.
+func directory(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for file, text := range files {
+		file = filepath.Join(dir, file)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o750), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
 }

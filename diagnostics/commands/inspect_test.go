@@ -180,32 +180,6 @@ func TestInspectAsksTheAgentOfThePodsNode(t *testing.T) {
 	}
 }
 
-func TestInspectSaysThatTheAgentIsOfAnotherRelease(t *testing.T) {
-	for versions, want := range map[[2]string]bool{{"0.1.0", "9.9.9"}: true, {"0.1.0", "0.1.0"}: false, {"", "9.9.9"}: false, {"0.1.0", ""}: false} {
-		out := strings.Join(otherRelease(versions[0], versions[1]), "; ")
-		if strings.Contains(out, "this command is release 0.1.0 and the agent 9.9.9") != want || !want && out != "" {
-			t.Errorf("%q: %q", versions, out)
-		}
-	}
-}
-
-// A program that nobody has stamped, as this test is, knows no release of its own.
-func TestInspect_unstampedProgram_comparesNoRelease(t *testing.T) {
-	w := newInspectWorld(t)
-	config := w.kubeconfig(t, "{token: dev}")
-	status, err := agentstatus.Parse(w.agent.Annotations[agentstatus.Annotation])
-	if err != nil {
-		t.Fatal(err)
-	}
-	status.Version = "9.9.9"
-	w.agent.Annotations[agentstatus.Annotation] = status.String()
-	for _, args := range [][]string{{"inspect", "cart"}, {"status"}} {
-		if _, out, _ := call(t, "", append(args, "--kubeconfig", config)...); strings.Contains(out, "release") {
-			t.Errorf("%v:\n%s", args, out)
-		}
-	}
-}
-
 func TestInspectSaysWhyItCannot(t *testing.T) {
 	annotate := func(w *inspectWorld, s agentstatus.Status) { w.agent.Annotations[agentstatus.Annotation] = s.String() }
 	for name, tc := range map[string]struct {

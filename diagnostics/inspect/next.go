@@ -62,7 +62,7 @@ func (d *Document) AddMistyped(keys []string) {
 	for _, key := range keys {
 		correct = append(correct, "correct the key, which nobody reads: "+key)
 	}
-	d.Next = append(correct, slices.DeleteFunc(d.Next, func(step string) bool { return step == nothing })...)
+	d.Next = slices.Concat(correct, slices.DeleteFunc(d.Next, func(step string) bool { return step == nothing }))
 }
 
 // preempted reports whether foreign rules may decide before ours, and the pod's namespace does not accept that.

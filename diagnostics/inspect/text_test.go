@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -58,6 +59,19 @@ func mistyped(d Document) Document {
 
 // documents are of every kind, by what they are about.
 func documents() map[string]Document {
+	out := map[string]Document{
+		"mistyped": mistyped(edited(func(*Document) {})),
+		"mistyped-not-asked": mistyped(edited(func(d *Document) {
+			d.Asked = Asked{Reason: "neither the pod nor its namespace asks; annotate it"}
+			d.Programmed.Rules, d.Programmed.Backend, d.Reported = nil, "", Reported{}
+		})),
+	}
+	maps.Copy(out, documentsOfAgents())
+	return out
+}
+
+// documentsOfAgents are what agents answer.
+func documentsOfAgents() map[string]Document {
 	return map[string]Document{
 		"in-order":      edited(func(*Document) {}),
 		"in-order-wide": edited(func(*Document) {}),
@@ -96,11 +110,6 @@ func documents() map[string]Document {
 			d.Programmed.Rules, d.Programmed.Backend = nil, ""
 			d.Others = Others{Owner: "Istio", Found: "chain ISTIO_OUTPUT in table ip nat"}
 		}),
-		"mistyped": mistyped(edited(func(*Document) {})),
-		"mistyped-not-asked": mistyped(edited(func(d *Document) {
-			d.Asked = Asked{Reason: "neither the pod nor its namespace asks; annotate it"}
-			d.Programmed.Rules, d.Programmed.Backend, d.Reported = nil, "", Reported{}
-		})),
 		"preempted": edited(func(d *Document) { d.Others.Preempting = []string{"inet theirs early: tcp dport 80 drop"} }),
 		"preempted-accepted": edited(func(d *Document) {
 			d.Others.Preempting = []string{"inet theirs early drops"}

@@ -78,12 +78,7 @@ func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
 	reported := condition != nil || status != ""
 	want, err := intent.Of(pod, at.namespace, config())
 	profile, _ := intent.ProxyProfile(pod, at.namespace) // err is the same error
-	near := intent.Misplaced(pod.Annotations, pod.Labels)
-	if at.namespace != nil {
-		for _, about := range intent.Misplaced(at.namespace.Annotations, at.namespace.Labels) {
-			near = append(near, "namespace "+at.namespace.Name+": "+about)
-		}
-	}
+	near := intent.MisplacedOf(pod, at.namespace)
 	if !reported && !want.Asked && err == nil && len(near) == 0 { // who has mistyped the annotation, or its value, has asked as well
 		return out, false
 	}
