@@ -36,6 +36,9 @@ func readAgentEvents(ctx context.Context, g Gatherer, f *Facts) (err error) {
 	return err
 }
 
+// retried is longer than controllers wait before they try again.
+const retried = 20 * time.Minute
+
 // hindered returns why agents do not start, and what to do about it. An agent that merely starts is not hindered.
 func (f *Facts) hindered() (why, do []string) {
 	say := func(about, reason, message, node string) {
@@ -48,10 +51,11 @@ func (f *Facts) hindered() (why, do []string) {
 			say(a.Node, reason, message, a.Node)
 		}
 	}
-	if s := f.ours().Status; s.NumberReady >= s.DesiredNumberScheduled { // events outlive their cause
-		return why, do
-	}
+	s := f.ours().Status
 	for _, e := range f.events {
+		if min(s.NumberReady, s.UpdatedNumberScheduled) >= s.DesiredNumberScheduled || f.Now.Sub(e.last) > retried { // events outlive their cause
+			break
+		}
 		if e.reason == "FailedCreate" && e.kind == "DaemonSet" || e.reason == "FailedScheduling" && !known[e.name] {
 			say(e.name, e.reason, e.message, "")
 			break // each retry has an event

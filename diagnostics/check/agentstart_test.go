@@ -57,7 +57,11 @@ func TestAgentsReady_agentThatDoesNotStart_saysWhichValue(t *testing.T) {
 			waits("CrashLoopBackOff back-off 10s")(f)
 			f.Agents[0].Crashes.Last = "exit code 1 (error: x)"
 		}, "exit code 1 (error: x)", "logs AGENT-POD --previous"},
-		"a quota":            {creating(warned("agent", "FailedCreate", `Error creating: pods "agent-" is forbidden: exceeded quota: q`)), "FailedCreate", "resourceQuota.enabled=true"},
+		"a quota": {creating(warned("agent", "FailedCreate", `Error creating: pods "agent-" is forbidden: exceeded quota: q`)), "FailedCreate", "resourceQuota.enabled=true"},
+		"a quota, in a rollout": {func(f *Facts) {
+			f.DaemonSets[0].Status.UpdatedNumberScheduled = 1
+			f.events = []agentEvent{warned("agent", "FailedCreate", "exceeded quota: q")}
+		}, "2 of 2 agents are ready: agent: FailedCreate exceeded quota", "resourceQuota.enabled=true"},
 		"OpenShift":          {creating(warned("agent", "FailedCreate", `Error creating: pods "agent-" is forbidden: unable to validate against any security context constraint`)), "FailedCreate", "platform=openshift"},
 		"Pod Security":       {creating(warned("agent", "FailedCreate", `Error creating: pods "agent-x" is forbidden: violates PodSecurity "baseline:latest"`)), "violates", "kubectl label namespace agents pod-security.kubernetes.io/enforce=privileged"},
 		"a priority class":   {creating(warned("agent", "FailedCreate", `Error creating: pods "agent-" is forbidden: no PriorityClass with name x was found`)), "PriorityClass", "priorityClassName"},
@@ -83,6 +87,11 @@ func TestAgentsReady_eventsOfAgentsThatRun_areOver(t *testing.T) {
 	}
 	if r := find(Run(f, false), "agents-ready"); r.Level != OK {
 		t.Errorf("%+v", r)
+	}
+	f.events = []agentEvent{{"DaemonSet", "agent", "FailedCreate", "exceeded quota", now.Add(-time.Hour)}}
+	f.DaemonSets[0].Status.UpdatedNumberScheduled = 1
+	if r := find(Run(f, false), "agents-ready"); r.Level != Warn || !strings.Contains(r.Message, "newest version") {
+		t.Errorf("of an hour ago: %+v", r)
 	}
 }
 
