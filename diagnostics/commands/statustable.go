@@ -58,23 +58,23 @@ func (p statusPrinter) nodes(r survey.Report) [][]string {
 	for _, pod := range p.all.Pods {
 		here[pod.Node] = append(here[pod.Node], pod)
 	}
-	rows := [][]string{{"NODE", "AGENT", "BACKEND", "HOOKS", "PODS", "PODS FROM", "POD OF THE AGENT", "COMMIT", "WRITTEN", "LAST ERROR", "TROUBLE"}}
+	rows := [][]string{{"NODE", "AGENT", "BACKEND", "HOOKS", "PODS", "PODS FROM", "POD OF THE AGENT", "COMMIT", "WRITTEN", "TROUBLE"}}
 	for _, n := range r.Nodes {
-		var backend, up, from, commit, written, failure string
+		var backend, up, from, commit, written string
+		trouble := strings.Join(slices.Concat(n.Trouble, n.Notes), "; ")
 		if s := n.Status; s != nil {
 			backend, up, from, commit, written = s.Backend, hooks(n), s.PodsFrom, printable.Short(s.Revision, 12), age(s.Time, r.Time)
-			if e := s.LastError; e != nil {
-				failure = fmt.Sprintf("%s ago: %s: %s", age(e.Time, r.Time), e.Pod, e.Message)
+			if e := s.LastError; e != nil && p.wide {
+				trouble = printable.Joined(trouble, fmt.Sprintf("last error %s ago: %s: %s", age(e.Time, r.Time), e.Pod, e.Message))
 			}
 		}
 		pods := byState(here[n.Name])
 		if n.Asking > 0 {
 			pods = fmt.Sprintf("%d asking", n.Asking)
 		}
-		trouble := strings.Join(slices.Concat(n.Trouble, n.Notes), "; ")
-		rows = append(rows, []string{n.Name, agentWord(n), backend, up, pods, from, n.Agent, commit, written, failure, trouble})
+		rows = append(rows, []string{n.Name, agentWord(n), backend, up, pods, from, n.Agent, commit, written, trouble})
 	}
-	return p.narrow(rows, 5, 10)
+	return p.narrow(rows, 5, 9)
 }
 
 func agentWord(n survey.Node) string {

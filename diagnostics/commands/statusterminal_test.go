@@ -4,6 +4,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
@@ -59,5 +60,19 @@ func TestStatus_longMessage_losesNothing(t *testing.T) {
 	}
 	if out := on(t, 0, file); !strings.Contains(out, "60m  "+longMessage+"\n") {
 		t.Errorf("through a pipe a message is one line:\n%s", out)
+	}
+}
+
+// What an agent says of its last error may be as long as a pod's message.
+func TestStatus_wide_cutsNoLastError(t *testing.T) {
+	s := oneNode()
+	status, err := agentstatus.Parse(s.Pods[0].Annotations[agentstatus.Annotation])
+	if err != nil {
+		t.Fatal(err)
+	}
+	status.LastError = &agentstatus.Error{Pod: "shop/cart", Message: longMessage + "; " + longMessage, Time: time.Now()}
+	s.Pods[0].Annotations[agentstatus.Annotation] = status.String()
+	if _, out, _ := call(t, "", "status", "-o", "wide", "--kubeconfig", kubeconfigOf(t, s)); !strings.Contains(out, "ago: shop/cart: "+longMessage+"; "+longMessage) {
+		t.Errorf("the error is cut:\n%s", out)
 	}
 }
