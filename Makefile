@@ -56,7 +56,7 @@ build: ## Build the agent and its small programs, static, to build/. QUICK=1: co
 
 .PHONY: plugin
 plugin: ## Build the plugin of kubectl for this machine to build/
-	CGO_ENABLED=0 go -C cmd/kubectl-pod_network build -trimpath -ldflags='-s -w' -o $(CURDIR)/build/ .
+	CGO_ENABLED=0 go -C cmd/kubectl-pod_network build -trimpath -buildvcs=auto -ldflags='-s -w' -o $(CURDIR)/build/ .
 
 # Each target that needs more than Go first checks the machine, in less than a second, and installs what is missing.
 .PHONY: test

@@ -49,9 +49,10 @@ func clusterCases() map[string]changed {
 		}, check: "agents-ready", level: Fail, want: "n1: new crashed 5 times, the last time with exit code 1 (error: x)"},
 		"a rollout":               {change: func(f *Facts) { f.DaemonSets[0].Status.UpdatedNumberScheduled = 1 }, check: "agents-ready", level: Warn, want: "1 of 2"},
 		"an agent too many":       {change: func(f *Facts) { f.DaemonSets[0].Status.NumberMisscheduled = 1 }, check: "agents-ready", level: Warn, want: "wants none"},
-		"a node without an agent": {change: func(f *Facts) { f.Agents = f.Agents[:1] }, check: "nodes-without-agent", level: Warn, want: "1 node without an agent: n2"},
+		"a node without an agent": {change: func(f *Facts) { f.Agents = f.Agents[:1] }, check: "nodes-without-agent", level: Warn, want: "1 node without a running agent: n2"},
 		"a pod on such a node":    {change: func(f *Facts) { f.Agents = f.Agents[1:] }, check: "nodes-without-agent", level: Fail, want: "shop/cart"},
 		"agents of two versions":  {change: func(f *Facts) { f.Agents[0].Status.Version = "0.0.9" }, check: "agent-versions", level: Warn, want: "different"},
+		"a program of no release": {change: func(f *Facts) { f.Client = "" }, check: "agent-versions", level: OK, want: "0.1.0 on 2 nodes"},
 		"a newer program":         {change: func(f *Facts) { f.Client = "0.2.0" }, check: "agent-versions", level: Warn, want: "this program of 0.2.0"},
 		"an agent that is not ready": {change: func(f *Facts) {
 			f.Agents[0].Status.Ready, f.Agents[0].Status.NotReady, f.Agents[0].Status.Time = false, []string{"nri: not connected"}, now
@@ -109,11 +110,15 @@ func nodeCases() map[string]changed {
 			f.Nodes[0].Status.NodeInfo.KernelVersion = "4.18.0-553.el8"
 			withFlags(f, "--backend=iptables")
 		}, check: "kernel", level: OK, want: "4.18.0"},
-		"a kernel without cookies":    {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.KernelVersion = "5.10.0-28" }, check: "kernel", level: OK, want: "n2 has 5.10.0"},
-		"Talos":                       {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.OSImage, f.DaemonSets = "Talos (v1.9.0)", nil }, pre: true, check: "operating-system", level: Warn, want: "platform=talos; before 1.14 NRI is off"},
-		"Bottlerocket":                {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.OSImage, f.DaemonSets = "Bottlerocket OS 1.40.0", nil }, pre: true, check: "operating-system", level: Warn, want: "platform=bottlerocket"},
-		"a Windows node":              {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.OperatingSystem, f.Agents = "windows", f.Agents[:1] }, check: "operating-system", level: OK, want: "1 Windows node"},
-		"a Windows node has no agent": {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.OperatingSystem, f.Agents = "windows", f.Agents[:1] }, check: "nodes-without-agent", level: OK},
+		"a kernel without cookies": {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.KernelVersion = "5.10.0-28" }, check: "kernel", level: OK, want: "n2 has 5.10.0"},
+		"Talos":                    {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.OSImage, f.DaemonSets = "Talos (v1.9.0)", nil }, pre: true, check: "operating-system", level: Warn, want: "platform=talos; before 1.14 NRI is off"},
+		"Bottlerocket":             {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.OSImage, f.DaemonSets = "Bottlerocket OS 1.40.0", nil }, pre: true, check: "operating-system", level: Warn, want: "platform=bottlerocket"},
+		"k3s, before installing": {change: func(f *Facts) {
+			f.Nodes[1].Status.NodeInfo.KubeletVersion, f.DaemonSets = "v1.36.1+k3s1", nil
+		}, pre: true, check: "operating-system", level: Warn, want: "platform=k3s"},
+		"Talos with agents names its value": {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.OSImage = "Talos (v1.9.0)" }, check: "operating-system", level: OK, want: "platform=talos"},
+		"a Windows node":                    {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.OperatingSystem, f.Agents = "windows", f.Agents[:1] }, check: "operating-system", level: OK, want: "1 Windows node"},
+		"a Windows node has no agent":       {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.OperatingSystem, f.Agents = "windows", f.Agents[:1] }, check: "nodes-without-agent", level: OK},
 	}
 }
 
@@ -212,7 +217,7 @@ func podCases() map[string]changed {
 		"a pod that failed": {change: func(f *Facts) {
 			f.Pods[0].Status, f.Pods[0].Condition = "failed", &corev1.PodCondition{Message: "port 0"}
 		}, check: "pods-programmed", level: Fail, want: "shop/cart (port 0)"},
-		"a pod that nobody programmed":  {change: func(f *Facts) { f.Pods[0].Status = "" }, check: "pods-programmed", level: Fail, want: "no agent says anything"},
+		"a pod that nobody programmed":  {change: func(f *Facts) { f.Pods[0].Status = "" }, check: "pods-programmed", level: Fail, want: "without a word of an agent"},
 		"a pod that nobody can program": {change: func(f *Facts) { f.Pods[0].Status, f.Agents = "", f.Agents[1:] }, check: "pods-programmed", level: OK},
 		"a pod that has just started":   {change: func(f *Facts) { f.Pods[0].Status, f.Pods[0].Since = "", now }, check: "pods-programmed", level: OK},
 		"a pod that others programmed": {change: func(f *Facts) {

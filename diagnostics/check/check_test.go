@@ -3,6 +3,7 @@ package check
 import (
 	"errors"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -95,6 +96,9 @@ type changed struct {
 	want   string
 }
 
+// plural matches a sentence about one thing with a verb for many.
+var plural = regexp.MustCompile(`\b1 (?:Windows )?(pod|node|namespace|agent|proxy|image|key)\b( [a-z]+){0,3}( \(\S+\))? (have|are|ask|get|run|report|do|give|say|end|lack|use)\b`)
+
 func TestChecks(t *testing.T) {
 	for _, cases := range []map[string]changed{clusterCases(), nodeCases(), meshCases(), registryCases(), podCases(), proxyCases()} {
 		for name, tc := range cases {
@@ -104,6 +108,9 @@ func TestChecks(t *testing.T) {
 				r := find(Run(f, tc.pre), tc.check)
 				if r.Level != tc.level || !strings.Contains(r.Message, tc.want) {
 					t.Errorf("%+v, want %s with %q", r, tc.level, tc.want)
+				}
+				if plural.MatchString(r.Message) {
+					t.Errorf("%q: one thing in the plural", r.Message)
 				}
 				if r.Level != OK && (r.Do == "" || r.Doc == "") {
 					t.Errorf("%+v says neither what to do nor where to read", r)
@@ -146,7 +153,7 @@ func TestChecks_names_equalTheDocsHeadings(t *testing.T) {
 		}
 	}
 	names := []string{"missing-rights"}
-	for _, c := range checks() {
+	for _, c := range slices.Concat(checks(), removals()) {
 		names = append(names, c.name)
 	}
 	for _, r := range RunNode(&NodeFacts{}) {

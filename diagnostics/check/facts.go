@@ -30,11 +30,12 @@ const (
 	sourceIstio      source = "Istio's configuration"
 	sourceRevisions  source = "the configuration of Istio's revisions"
 	sourceProxies    source = "ProxyProfiles and ManagedProxies"
+	sourceRoles      source = "cluster roles and their bindings"
 )
 
 // Facts is what the checks are computed from. A list is meaningful only if its source was read.
 type Facts struct {
-	Client     string // the release of this program
+	Client     string // the release of this program; "": not known
 	Version    string // the API server's
 	APIs       APIs
 	DaemonSets []appsv1.DaemonSet
@@ -52,8 +53,11 @@ type Facts struct {
 	Autoscaler *Autoscaler
 	Now        time.Time
 
-	config intent.Config // the agents', by which pods are judged
-	failed []unread
+	events  []agentEvent  // warnings about agents, the newest first
+	removal bool          // only what an uninstall has left is asked
+	objects []string      // cluster roles and bindings of the chart, as KIND/NAME
+	config  intent.Config // the agents', by which pods are judged
+	failed  []unread
 }
 
 // unread is a source that could not be read.
@@ -98,6 +102,7 @@ type Pod struct {
 	Status          string // the agent's annotation
 	Condition       *corev1.PodCondition
 	Running         bool
+	Gated           bool      // it has our readiness gate
 	OwnRuntime      bool      // a runtime class, whose pods may have a network stack of their own
 	Since           time.Time // creation
 }

@@ -3,6 +3,7 @@ package check
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -24,8 +25,10 @@ import (
 // Gatherer reads facts from a cluster. It only reads.
 type Gatherer struct {
 	Client kubernetes.Interface
-	// Release is the release of this program.
+	// Release is the release of this program; "" if it is not known.
 	Release string
+	// Removal has only what an uninstall may have left be read.
+	Removal bool
 	// Intent returns what an agent with these arguments takes for an intent.
 	Intent func(args []string) (intent.Config, error)
 	// Objects returns a page of one of the proxy manager's kinds, as JSON. nil: they are not read.
@@ -34,7 +37,7 @@ type Gatherer struct {
 
 // Gather reads everything. The Facts have the sources that could not be read; the caller bounds the time by ctx.
 func (g Gatherer) Gather(ctx context.Context) *Facts {
-	f := &Facts{Client: g.Release, Now: time.Now()}
+	f := &Facts{Client: g.Release, Now: time.Now(), removal: g.Removal}
 	for _, s := range []struct {
 		source source
 		right  string
@@ -47,11 +50,15 @@ func (g Gatherer) Gather(ctx context.Context) *Facts {
 		{sourceNamespaces, "list namespaces", readNamespaces},
 		{sourcePods, "list pods in all namespaces", readPods},
 		{sourcePolicies, "list admission policies and their bindings", readPolicies},
-		{sourceEvents, "list events in all namespaces", readLeftovers},
+		{sourceEvents, "list events in all namespaces", readEvents},
 		{sourceIstio, "get configmaps and deployments in namespace " + istioNamespace, func(ctx context.Context, g Gatherer, f *Facts) error { return f.Istio.readRevision(ctx, g, "") }},
 		{sourceRevisions, "get the configmaps and deployments of the revisions that pods name, in namespace " + istioNamespace, readRevisions},
 		{sourceProxies, "list managedproxies and proxyprofiles of pod-network-controller.istio.io in all namespaces", readProxies},
+		{sourceRoles, "list clusterroles and clusterrolebindings", readRoles},
 	} {
+		if ofIstio := s.source == sourceIstio || s.source == sourceRevisions; g.Removal && ofIstio || !g.Removal && s.source == sourceRoles {
+			continue
+		}
 		err := s.read(ctx, g, f)
 		switch {
 		case apierrors.IsForbidden(err):
@@ -156,6 +163,10 @@ func readPods(ctx context.Context, g Gatherer, f *Facts) error {
 	return err
 }
 
+func readEvents(ctx context.Context, g Gatherer, f *Facts) error {
+	return errors.Join(readLeftovers(ctx, g, f), readAgentEvents(ctx, g, f))
+}
+
 func readLeftovers(ctx context.Context, g Gatherer, f *Facts) (err error) {
 	o := metav1.ListOptions{FieldSelector: "reason=CNIChainLeftover"}
 	f.Leftovers, err = cluster.All(ctx, g.Client.CoreV1().Events(metav1.NamespaceAll).List, o, func(e *corev1.Event) (string, bool) { return e.InvolvedObject.Name, true })
@@ -205,7 +216,10 @@ func readPolicies(ctx context.Context, g Gatherer, f *Facts) error {
 	o, api := metav1.ListOptions{LabelSelector: agentstatus.Label}, g.Client.AdmissionregistrationV1()
 	if f.APIs.Validating {
 		bound, err := cluster.All(ctx, api.ValidatingAdmissionPolicyBindings().List, o,
-			func(b *admissionv1.ValidatingAdmissionPolicyBinding) (string, bool) { return b.Spec.PolicyName, true })
+			func(b *admissionv1.ValidatingAdmissionPolicyBinding) (string, bool) {
+				f.objects = append(f.objects, "validatingadmissionpolicybinding/"+b.Name)
+				return b.Spec.PolicyName, true
+			})
 		if err != nil {
 			return err
 		}
@@ -220,7 +234,10 @@ func readPolicies(ctx context.Context, g Gatherer, f *Facts) error {
 		return nil
 	}
 	bound, err := cluster.All(ctx, api.MutatingAdmissionPolicyBindings().List, o,
-		func(b *admissionv1.MutatingAdmissionPolicyBinding) (string, bool) { return b.Spec.PolicyName, true })
+		func(b *admissionv1.MutatingAdmissionPolicyBinding) (string, bool) {
+			f.objects = append(f.objects, "mutatingadmissionpolicybinding/"+b.Name)
+			return b.Spec.PolicyName, true
+		})
 	if err != nil {
 		return err
 	}

@@ -313,6 +313,8 @@ func TestGather_rights_equalTheDocs(t *testing.T) {
 	}
 	g := Gatherer{Client: c, Objects: objects, Intent: func([]string) (intent.Config, error) { return intent.Config{}, nil }}
 	g.Gather(t.Context())
+	g.Removal = true
+	g.Gather(t.Context())
 	for _, action := range c.Actions() {
 		key := strings.Join([]string{action.GetVerb(), action.GetResource().Group, action.GetResource().Resource}, "/")
 		get, isGet := action.(clienttesting.GetAction)

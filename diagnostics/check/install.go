@@ -21,7 +21,7 @@ func installed(f *Facts) finding {
 	found := listed(f.DaemonSets, func(d appsv1.DaemonSet) bool { return isOurs(&d) }, func(d appsv1.DaemonSet) string { return named(&d) })
 	switch len(found) {
 	case 0:
-		return failing("there is no DaemonSet of the agent", "install the chart; use --pre to check a cluster before that")
+		return failing("there is no DaemonSet of the agent", "install the chart; kubectl pod-network check --pre checks a cluster before that, and --removal after an uninstall")
 	case 1:
 		return fine("DaemonSet " + found[0])
 	}
@@ -30,7 +30,7 @@ func installed(f *Facts) finding {
 
 func notInstalledYet(f *Facts) finding {
 	if d := f.ours(); d != nil {
-		return warning("the agent is installed already: DaemonSet "+named(d), "run check without --pre")
+		return warning("the agent is installed already: DaemonSet "+named(d), "kubectl pod-network check, without --pre")
 	}
 	return fine("no agent is installed")
 }
@@ -41,19 +41,24 @@ func agentsReady(f *Facts) finding {
 		return finding{}
 	}
 	s := d.Status
+	ready := fmt.Sprintf("%d of %d agents are ready", s.NumberReady, s.DesiredNumberScheduled)
+	why, do := f.hindered()
+	starting := listed(f.Agents, func(a Agent) bool { return !a.Ready }, func(a Agent) string { return strings.TrimSpace(a.Node + " " + a.Waiting) })
 	switch {
 	case len(crashing(f.Agents)) > 0:
 		return failing("agents crash: "+some(crashing(f.Agents)), cluster.Rollback+"; kubectl -n "+d.Namespace+" logs AGENT-POD --previous has the whole error")
 	case s.DesiredNumberScheduled == 0:
 		return failing("the DaemonSet "+d.Name+" wants no node", "correct nodeSelector, affinity and tolerations")
+	case len(why) > 0:
+		return failing(ready+": "+some(why), some(do))
 	case s.NumberReady < s.DesiredNumberScheduled:
-		return failing(fmt.Sprintf("%d of %d agents are ready%s", s.NumberReady, s.DesiredNumberScheduled, waiting(f.Agents)), "kubectl -n "+d.Namespace+" describe pods -l "+agentstatus.Label)
+		return failing(strings.TrimSuffix(ready+": "+some(starting), ": "), "kubectl -n "+d.Namespace+" describe pods -l "+agentstatus.Label)
 	case s.UpdatedNumberScheduled < s.DesiredNumberScheduled:
 		return warning(fmt.Sprintf("%d of %d agents are of the DaemonSet's newest version", s.UpdatedNumberScheduled, s.DesiredNumberScheduled), "wait for the rollout to end: kubectl -n "+d.Namespace+" rollout status daemonset/"+d.Name)
 	case s.NumberMisscheduled > 0:
-		return warning(printable.Count(int(s.NumberMisscheduled), "agent")+" run where the DaemonSet wants none", "delete them, or correct nodeSelector and tolerations")
+		return warning(printable.Count(int(s.NumberMisscheduled), "agent")+" where the DaemonSet wants none", "delete them, or correct nodeSelector and tolerations")
 	}
-	return fine(fmt.Sprintf("%d of %d agents are ready", s.NumberReady, s.DesiredNumberScheduled))
+	return fine(ready)
 }
 
 // crashing names the agents that end again and again. Beside one of them, the node's old agent may go on working.
@@ -61,24 +66,18 @@ func crashing(agents []Agent) []string {
 	return listed(agents, Agent.Crashing, func(a Agent) string { return a.Node + ": " + a.Name + " " + a.Crashes.String() })
 }
 
-// waiting says why agents do not run, as the rest of a sentence.
-func waiting(agents []Agent) string {
-	why := listed(agents, func(a Agent) bool { return !a.Ready && a.Waiting != "" }, func(a Agent) string { return a.Node + ": " + a.Waiting })
-	if len(why) == 0 {
-		return ""
-	}
-	return ": " + some(why)
-}
-
 func nodesWithoutAgent(f *Facts) finding {
-	without := nodeNames(f, func(n *corev1.Node) bool { return linux(n) && f.agentOn(n.Name) == nil })
+	without := nodeNames(f, func(n *corev1.Node) bool {
+		a := f.agentOn(n.Name)
+		return linux(n) && (a == nil || a.Stuck(f.Now))
+	})
 	asking := names(f.Pods, func(p Pod) bool { return p.Redirect && slices.Contains(without, p.Node) })
-	do := "have the DaemonSet cover these nodes (nodeSelector, affinity, tolerations), or keep pods that ask off them"
+	do := "have the DaemonSet cover these nodes (nodeSelector, affinity, tolerations), or keep pods that ask off them; agents-ready says why an agent does not start"
 	switch {
 	case len(asking) > 0:
-		return failing(fmt.Sprintf("%s without an agent (%s) have pods that ask for redirection and get none: %s", printable.Count(len(without), "node"), some(without), some(asking)), do)
+		return failing(fmt.Sprintf("%s without a running agent (%s): pods there ask for redirection and get none: %s", printable.Count(len(without), "node"), some(without), some(asking)), do)
 	case len(without) > 0:
-		return warning(fmt.Sprintf("%s without an agent: %s", printable.Count(len(without), "node"), some(without)), do)
+		return warning(fmt.Sprintf("%s without a running agent: %s", printable.Count(len(without), "node"), some(without)), do)
 	}
 	return fine("every Linux node has an agent")
 }
@@ -102,7 +101,7 @@ func agentVersions(f *Facts) finding {
 		return failing("agents are of different versions, and new ones crash: "+some(parts), cluster.Rollback)
 	case len(by) > 1:
 		return warning("agents are of different versions: "+some(parts), "wait for the rollout to end, or see why it stopped: kubectl rollout status")
-	case !same:
+	case !same && f.Client != "":
 		return warning(fmt.Sprintf("agents are of version %s, this program of %s", some(parts), f.Client), "use the program of the agents' release")
 	}
 	return fine("agents: " + some(parts))
@@ -129,11 +128,11 @@ func agentReports(f *Facts) finding {
 	case len(broken) > 0:
 		return failing("agents say that they are not ready: "+some(broken), "see the agent's log and docs/choosing-a-hook.md")
 	case len(failures) > 0:
-		return warning("agents report errors of the last 15 minutes: "+some(failures), "look at these pods: kubectl describe, inspect")
+		return warning("agents report errors of the last 15 minutes: "+some(failures), "look at these pods: kubectl describe pod, kubectl pod-network inspect")
 	case len(silent) > 0:
 		return warning("agents say nothing about themselves, or nothing new: "+some(silent), "wait a minute after their start; agents of older releases never do: upgrade them")
 	}
-	return fine(printable.Count(len(f.Agents), "agent") + " report to be ready")
+	return fine(printable.Count(len(f.Agents), "agent") + " ready, as they report")
 }
 
 func podSource(f *Facts) finding {

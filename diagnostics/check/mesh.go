@@ -18,7 +18,7 @@ func istioInit(f *Facts) finding {
 	if len(with) == 0 {
 		return fine("no pod programs its own rules by istio-init")
 	}
-	return warning(fmt.Sprintf("%s program their own rules by istio-init, and the agent leaves them alone: %s", printable.Count(len(with), "pod"), some(with)),
+	return warning(fmt.Sprintf("%s with rules of istio-init, which the agent leaves alone: %s", printable.Count(len(with), "pod"), some(with)),
 		"install Istio with pilot.cni.enabled=true, then re-create these pods (kubectl rollout restart)")
 }
 

@@ -115,7 +115,27 @@ func (g NodeGatherer) Gather(ctx context.Context) *NodeFacts {
 	return f
 }
 
-func (g NodeGatherer) at(path string) string { return filepath.Join(g.Root, path) }
+// maxLinks is how many links one path may have, as in the kernel.
+const maxLinks = 40
+
+// at returns where this process sees a path of the node. Links lead below Root: the kernel of a container would take an absolute one for its own.
+func (g NodeGatherer) at(name string) string {
+	at, left := "/", strings.Split(name, "/")
+	for links := 0; len(left) > 0; {
+		next := path.Join(at, left[0])
+		left = left[1:]
+		to, err := os.Readlink(filepath.Join(g.Root, next))
+		if err != nil || next == "/" || links == maxLinks { // no link, or missing
+			at = next
+			continue
+		}
+		if links++; path.IsAbs(to) {
+			at = "/"
+		}
+		left = append(strings.Split(to, "/"), left...)
+	}
+	return filepath.Join(g.Root, at)
+}
 
 // text returns the text of an ordinary file, or "" if it cannot be read.
 func (g NodeGatherer) text(path string) string {
@@ -188,11 +208,12 @@ func (g NodeGatherer) left(ctx context.Context) (l Left) {
 	}
 	for _, ns := range g.entries(&l, "/run/netns") {
 		at := path.Join("/run/netns", ns.Name())
-		switch has, err := g.Rules(ctx, g.at(at)); {
+		seen := filepath.Join(g.at("/run/netns"), ns.Name()) // a link to /proc/PID/ns/net has no path
+		switch has, err := g.Rules(ctx, seen); {
 		case ctx.Err() != nil:
 			l.Faults = append(l.Faults, "network namespaces: "+ctx.Err().Error())
 			return l
-		case err != nil && g.gone(at):
+		case err != nil && gone(seen):
 		case err != nil:
 			l.Faults = append(l.Faults, at+": "+err.Error())
 		case has:
@@ -203,9 +224,9 @@ func (g NodeGatherer) left(ctx context.Context) (l Left) {
 }
 
 // gone reports whether a file has gone, or a namespace's name has been unmounted and is an ordinary file.
-func (g NodeGatherer) gone(file string) bool {
+func gone(file string) bool {
 	var on unix.Statfs_t
-	err := unix.Statfs(g.at(file), &on)
+	err := unix.Statfs(file, &on)
 	return errors.Is(err, fs.ErrNotExist) || err == nil && on.Type != unix.NSFS_MAGIC
 }
 

@@ -27,6 +27,12 @@ func nodeRoot(t *testing.T, files map[string]string) string {
 			}
 			continue
 		default:
+			if to, is := strings.CutPrefix(text, "-> "); is {
+				if err := os.Symlink(to, path); err != nil {
+					t.Fatal(err)
+				}
+				continue
+			}
 			if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 				t.Fatal(err)
 			}
@@ -90,7 +96,24 @@ func TestNodeChecks(t *testing.T) {
 		"a kernel without nf_tables": {ordinary: errors.New("probe nftables: operation not supported"), check: "node-kernel", level: Fail, want: "operation not supported"},
 		"a kernel without tproxy":    {tproxy: errors.New("no such file"), check: "node-tproxy", level: Warn, want: "no such file"},
 		"an older kernel":            {change: func(f map[string]string) { f["proc/sys/kernel/osrelease"] = "5.10.1" }, check: "node-kernel", level: OK, want: "costs CPU"},
-		"no NRI":                     {change: func(f map[string]string) { delete(f, "var/run/nri/nri.sock") }, check: "node-nri", level: Warn, want: "not offered"},
+		"a link to /run, which is the node's": {change: func(f map[string]string) {
+			delete(f, "var/run/nri/nri.sock")
+			f["var/run"], f["run/nri/nri.sock"] = "-> /run", "socket"
+		}, check: "node-nri", level: OK, want: "/var/run/nri/nri.sock"},
+		"a link that leaves the root, which no link of a node can": {change: func(f map[string]string) {
+			delete(f, "var/run/nri/nri.sock")
+			f["var/run"], f["run/nri/nri.sock"] = "-> ../../../../run", "socket"
+		}, check: "node-nri", level: OK, want: "/var/run/nri/nri.sock"},
+		"a socket that leads to another one": {change: func(f map[string]string) {
+			f["var/run/nri/nri.sock"], f["run/k3s/nri.sock"] = "-> /run/k3s/nri.sock", "socket"
+		}, check: "node-nri", level: OK, want: "/var/run/nri/nri.sock"},
+		"links in a circle": {change: func(f map[string]string) { f["var/run/nri/nri.sock"] = "-> nri.sock" }, check: "node-nri", level: Warn, want: "not offered"},
+		"an entry behind links": {change: func(f map[string]string) {
+			delete(f, "etc/cni/net.d/10-flannel.conflist")
+			delete(f, "etc/cni/net.d/notes.txt")
+			f["etc/cni/net.d"], f["var/lib/cni/00-x.conflist"] = "-> /var/lib/cni", `{"plugins":[{"type":"istio-pod-network-cni"}]}`
+		}, check: "node-leftovers", level: Fail, want: "1 CNI entry (/etc/cni/net.d/00-x.conflist)"},
+		"no NRI": {change: func(f map[string]string) { delete(f, "var/run/nri/nri.sock") }, check: "node-nri", level: Warn, want: "not offered"},
 		"an entry of ours": {change: func(f map[string]string) {
 			f["etc/cni/net.d/00-x.conflist"] = `{"plugins":[{"type":"istio-pod-network-cni"}]}`
 		}, check: "node-leftovers", level: Fail, want: "no agent runs here, so no pod starts, unless cniFailOpen was set: the node has of one: 1 CNI entry (/etc/cni/net.d/00-x.conflist)"},
@@ -120,7 +143,7 @@ func TestNodeChecks(t *testing.T) {
 			}
 			root := nodeRoot(t, files)
 			r := find(RunNode(look(t, root, tc.ordinary, tc.tproxy)), tc.check)
-			if strings.Contains(r.Message, "CNI entry") && !strings.Contains(r.Do, "cni uninstall --cni-conf-dir "+root+"/etc/cni/net.d; ") {
+			if strings.Contains(r.Message, "CNI entry") && !strings.Contains(r.Do, "cni uninstall --cni-conf-dir "+root+"/") {
 				t.Errorf("%q", r.Do)
 			}
 			if r.Level != tc.level || !strings.Contains(r.Message, tc.want) {

@@ -123,29 +123,41 @@ func kernel(f *Facts) finding {
 	return fine("Linux " + some(all))
 }
 
-// special are systems on which something differs, by a part of Node.status.nodeInfo.osImage, and what to do there.
-func special() map[string]string {
-	return map[string]string{
-		"Bottlerocket":           "platform=bottlerocket; whether NRI is on follows the variant",
-		"Talos":                  "platform=talos; before 1.14 NRI is off: switch it on in the machine configuration, or set cni=install",
-		"CoreOS":                 "platform=openshift, or seLinuxOptions.type=spc_t: SELinux enforces",
-		"Container-Optimized OS": "platform=gke: CNI plugins are in /home/kubernetes/bin",
+// special is a system on which something differs, and the chart's platform for it.
+type special struct{ mark, platform, why string }
+
+// platformOf returns which system a node has, by a part of its osImage or of its kubelet's version; the zero value for an ordinary one.
+func platformOf(n *corev1.Node) special {
+	for _, s := range []special{
+		{"Bottlerocket", "bottlerocket", "; whether NRI is on follows the variant"},
+		{"Talos", "talos", "; before 1.14 NRI is off: switch it on in the machine configuration, or set cni=install"},
+		{"CoreOS", "openshift", ", or seLinuxOptions.type=spc_t: SELinux enforces"},
+		{"Container-Optimized OS", "gke", ": CNI plugins are in /home/kubernetes/bin"},
+		{"+k3s", "k3s", ": it has a runtime and directories of its own"},
+		{"+rke2", "rke2", ": it has a runtime of its own"},
+	} {
+		if strings.Contains(n.Status.NodeInfo.OSImage+" "+n.Status.NodeInfo.KubeletVersion, s.mark) {
+			return s
+		}
 	}
+	return special{}
 }
 
 func operatingSystem(f *Facts) finding {
 	windows := nodeNames(f, func(n *corev1.Node) bool { return !linux(n) })
 	var found []string
-	for name, do := range special() {
-		if slices.ContainsFunc(f.Nodes, func(n corev1.Node) bool { return strings.Contains(n.Status.NodeInfo.OSImage, name) }) {
-			found = append(found, name+": "+do)
+	for i := range f.Nodes {
+		if s := platformOf(&f.Nodes[i]); s.platform != "" {
+			found = append(found, strings.Trim(s.mark, "+")+": platform="+s.platform+s.why)
 		}
 	}
 	switch {
 	case len(found) > 0 && f.ours() == nil:
 		return warning("nodes run systems that need a look at the chart's values: "+some(found), "set the chart's values for them (docs/support-matrix.md)")
+	case len(found) > 0:
+		return fine("nodes run systems that have values of their own: " + some(found))
 	case len(windows) > 0:
-		return fine(printable.Count(len(windows), "Windows node") + " get no agent, and their pods no rules: " + some(windows))
+		return fine("no agent, and no rules for pods, on " + printable.Count(len(windows), "Windows node") + ": " + some(windows))
 	}
 	return fine("no node with a system that needs values of its own")
 }

@@ -50,21 +50,16 @@ func leftoverObjects(f *Facts) finding {
 	if f.ours() != nil {
 		return finding{}
 	}
-	var left []string
-	for _, p := range f.Policies {
-		left = append(left, strings.ToLower(p.Kind)+"/"+p.Name)
-	}
 	if running := listed(f.DaemonSets, func(d appsv1.DaemonSet) bool { return runs(&d, agentstatus.Name) }, func(d appsv1.DaemonSet) string { return named(&d) }); len(running) > 0 {
 		return warning("no agent has the label app.kubernetes.io/name=istio-pod-network-controller, and this runs its image: "+some(running),
 			"delete nothing before it is clear what that is: it may be the agent under another label")
 	}
-	if len(left) > 0 {
-		return warning("there is no agent, and policies of a removed release are still there: "+some(left),
-			"delete them: kubectl delete "+strings.Join(left[:min(len(left), maxNamed)], " "))
-	}
+	left := listed(f.Policies, func(Policy) bool { return true }, func(p Policy) string { return strings.ToLower(p.Kind) + "/" + p.Name })
 	if f.APIs.Ours {
-		return warning("there is no agent, and the definitions of ProxyProfiles and ManagedProxies of a removed release are still there",
-			"if nobody uses them: kubectl delete crd proxyprofiles.pod-network-controller.istio.io managedproxies.pod-network-controller.istio.io")
+		left = append(left, "the definitions of ProxyProfiles and ManagedProxies")
+	}
+	if len(left) > 0 {
+		return warning("there is no agent, and of a removed release are left: "+some(left), "kubectl pod-network check --removal names all that is left, and how it is removed")
 	}
 	return fine("nothing of a removed release")
 }

@@ -38,11 +38,11 @@ func podsProgrammed(f *Facts) finding {
 	case len(failed) > 0:
 		return failing(printable.Count(len(failed), "pod")+" failed: "+some(failed), "kubectl describe the pod; docs/status.md has the reasons")
 	case len(silent) > 0:
-		return failing(printable.Count(len(silent), "pod")+" ask for redirection and no agent says anything about them: "+some(silent), "see the log of the agent on their node")
+		return failing(printable.Count(len(silent), "pod")+" without a word of an agent, although redirection is asked for: "+some(silent), "see the log of the agent on their node")
 	case done == 0:
 		return fine("no pod asks for redirection")
 	}
-	return fine(printable.Count(done, "pod") + " that ask are redirected")
+	return fine(printable.Count(done, "pod") + " redirected, as asked")
 }
 
 // proxyListens names the pods whose own proxies do not listen, which their agents report. Proxies that agents run are in proxies-ready.
@@ -78,7 +78,7 @@ func podSettings(f *Facts) finding {
 		case p.Fault != "":
 			wrong = append(wrong, p.String()+": "+p.Fault)
 		case p.Reason == intent.SidecarsOff: // whether its proxy runs is said by the check proxies-ready
-		case p.Asked && !p.Redirect && !slices.Contains([]intent.Reason{intent.IstioInit, intent.OptedOut, intent.ModeNone, intent.NamespaceModeNone}, p.Reason):
+		case p.Asked && !p.Redirect && !p.Reason.Chosen():
 			left = append(left, p.String()+": "+string(p.Reason))
 		}
 	}
@@ -118,5 +118,5 @@ func namespacesWithoutEffect(f *Facts) finding {
 		return warning("namespaces ask and have no pod that is redirected: "+some(without),
 			"a namespace asks for pods with a container istio-proxy only: have Istio inject them, or annotate pods themselves; an agent with --select injected does not look at annotations")
 	}
-	return fine(printable.Count(len(asks), "namespace") + " ask, and have redirected pods")
+	return fine(printable.Count(len(asks), "namespace") + " with the annotation, and with redirected pods")
 }

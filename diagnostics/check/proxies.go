@@ -75,7 +75,7 @@ func proxiesReady(f *Facts) finding {
 	}
 	switch missing := slices.Concat(failed, late); {
 	case len(none) > 0 && !f.runsProxies():
-		return failing(printable.Count(len(none), "pod")+" have chosen a ProxyProfile and no agent runs proxies: "+some(none),
+		return failing(printable.Count(len(none), "pod")+" with a ProxyProfile, and no agent runs proxies: "+some(none),
 			"set sidecars.enabled=true, or take the annotation pod-network-controller.istio.io/sidecar from the pods and their namespaces")
 	case len(missing)+len(refused) > 0:
 		var says []string
@@ -83,11 +83,11 @@ func proxiesReady(f *Facts) finding {
 			says = append(says, printable.Count(len(refused), "pod")+" unprotected: their proxy is impossible, and connections pass without it unless there were rules before: "+some(refused))
 		}
 		if len(missing) > 0 {
-			says = append(says, printable.Count(len(missing), "pod")+" have no proxy that is ready, and their connections are refused: "+some(missing))
+			says = append(says, printable.Count(len(missing), "pod")+" without a proxy that is ready, so connections are refused: "+some(missing))
 		}
 		return failing(strings.Join(says, "; "), adviseProxies(refused, failed))
 	case len(none) > 0:
-		return failing(printable.Count(len(none), "pod")+" have chosen a ProxyProfile and no agent says anything about their proxy: "+some(none), "see the log of the agent on their node")
+		return failing(printable.Count(len(none), "pod")+" with a ProxyProfile, and no word of an agent about the proxy: "+some(none), "see the log of the agent on their node")
 	case len(f.Proxies) == 0:
 		return finding{}
 	}
@@ -99,7 +99,7 @@ func adviseProxies(refused, failed []string) string {
 	case len(refused) > 0:
 		return "change the pod or its profile as the message says; annotation pod-network-controller.istio.io/sidecar: none runs a pod without a proxy"
 	case len(failed) > 0:
-		return "do what the message says; the log is in the agent's container on the node: istio-pod-network-controller sidecar logs NAMESPACE/POD; a shared proxy's is its own pod's"
+		return "do what the message says; the log: kubectl pod-network logs NAMESPACE/POD; a shared proxy's is its own pod's"
 	}
 	return "see the message, and kubectl describe the pod; the proxy has had more than " + settled.String()
 }
@@ -214,7 +214,7 @@ func proxyRoom(f *Facts) finding {
 	}
 	switch {
 	case len(tight) > 0:
-		return warning(fmt.Sprintf("the memory limit of %s leaves less room than the proxy may use, so the kernel may end one of their containers: %s", printable.Count(len(tight), "pod"), some(tight)),
+		return warning(fmt.Sprintf("the memory limit of %s leaves less room than the proxy may use, so the kernel may end a container: %s", printable.Count(len(tight), "pod"), some(tight)),
 			"give the pods more: a limit of the whole pod (spec.resources) above the sum of its containers' limits, or a RuntimeClass with an overhead; twice the proxy's memoryLimit lets an upgrade run both")
 	case room == 0:
 		return finding{}

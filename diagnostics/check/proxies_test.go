@@ -77,7 +77,7 @@ func proxyCases() map[string]changed {
 			p.Status.State, p.Status.Ready, f.Pods[0].Since = v1alpha1.Starting, false, now
 		}), check: "proxies-ready", level: OK},
 		"a proxy that is done":    {change: with(func(_ *Facts, p *v1alpha1.ManagedProxy) { p.Status.State, p.Status.Ready = v1alpha1.Ended, false }), check: "proxies-ready", level: OK},
-		"a pod without any proxy": {change: with(func(f *Facts, _ *v1alpha1.ManagedProxy) { f.Proxies = nil }), check: "proxies-ready", level: Fail, want: "no agent says anything about their proxy: shop/cart (edge)"},
+		"a pod without any proxy": {change: with(func(f *Facts, _ *v1alpha1.ManagedProxy) { f.Proxies = nil }), check: "proxies-ready", level: Fail, want: "no word of an agent about the proxy: shop/cart (edge)"},
 		"a choice without proxies": {change: with(func(f *Facts, _ *v1alpha1.ManagedProxy) {
 			f.Proxies = nil
 			withFlags(f)

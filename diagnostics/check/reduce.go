@@ -41,6 +41,7 @@ func podOf(pod *corev1.Pod, namespace map[string]string, config intent.Config) P
 		Families: len(pod.Status.PodIPs), Running: pod.Status.Phase == corev1.PodRunning, Since: pod.CreationTimestamp.Time,
 		OwnRuntime: pod.Spec.RuntimeClassName != nil, Misplaced: intent.Misplaced(pod.Annotations, pod.Labels),
 	}
+	p.Gated = slices.Contains(pod.Spec.ReadinessGates, corev1.PodReadinessGate{ConditionType: podreport.Condition})
 	p.MemoryRoom, p.MemoryLimited = memoryRoom(pod)
 	p.Ending = endingImages(pod)
 	p.Revision, p.Injected = revisionOf(pod)

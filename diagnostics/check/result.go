@@ -42,7 +42,7 @@ func warning(message, do string) finding { return finding{Warn, message, do} }
 func failing(message, do string) finding { return finding{Fail, message, do} }
 
 func newResult(section, name string, f finding) Result {
-	r := Result{Section: section, Check: name, Level: f.level, Message: printable.Short(f.message, maxMessage), Do: f.do}
+	r := Result{Section: section, Check: name, Level: f.level, Message: printable.Short(f.message, maxMessage), Do: printable.Short(f.do, maxMessage)}
 	if f.level != OK {
 		r.Doc = "docs/check.md#" + name
 	}
@@ -72,8 +72,15 @@ func (p phase) asked(pre bool) bool {
 
 // Run asks every check. pre is for a cluster that has no agent yet.
 func Run(f *Facts, pre bool) []Result {
-	var out []Result
-	for _, c := range checks() {
+	if f.removal {
+		return f.removed()
+	}
+	return append(f.asked(checks(), pre), f.unread()...)
+}
+
+// asked asks some of the checks.
+func (f *Facts) asked(checks []check, pre bool) (out []Result) {
+	for _, c := range checks {
 		if !c.when.asked(pre) || !f.has(c.needs...) {
 			continue
 		}
@@ -81,7 +88,7 @@ func Run(f *Facts, pre bool) []Result {
 			out = append(out, newResult(c.section, c.name, found))
 		}
 	}
-	return append(out, f.unread()...)
+	return out
 }
 
 // Worst returns the highest level of a list.

@@ -41,6 +41,21 @@ const manyCrashes = 3
 // Crashing reports whether the agent ends again and again. It is not ready then.
 func (a Agent) Crashing() bool { return !a.Ready && a.Crashes.Restarts >= manyCrashes }
 
+// Creating reports whether nothing is known to hinder the agent's start.
+func (a Agent) Creating() bool {
+	reason, _, _ := strings.Cut(a.Waiting, " ")
+	return reason == "" || reason == "ContainerCreating" || reason == "PodInitializing"
+}
+
+// startTime is how long the creation of an agent's container may take.
+const startTime = time.Minute
+
+// Stuck reports whether the agent does not run, and is not about to.
+func (a Agent) Stuck(now time.Time) bool {
+	late := a.Pod != nil && now.Sub(a.Pod.CreationTimestamp.Time) > startTime
+	return !a.Ready && a.Waiting != "" && (late || !a.Creating())
+}
+
 // String is a part of a sentence.
 func (c Crashes) String() string {
 	return strings.TrimSuffix(fmt.Sprintf("crashed %d times, the last time with %s", c.Restarts, c.Last), ", the last time with ")

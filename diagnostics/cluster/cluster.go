@@ -94,3 +94,18 @@ func Nodes(ctx context.Context, client kubernetes.Interface, name string) ([]cor
 		return *n, true
 	})
 }
+
+// LastSeen returns when an event happened the last time.
+func LastSeen(e *corev1.Event) time.Time {
+	last := e.EventTime.Time
+	if e.LastTimestamp.After(last) {
+		last = e.LastTimestamp.Time
+	}
+	if e.Series != nil && e.Series.LastObservedTime.After(last) {
+		last = e.Series.LastObservedTime.Time
+	}
+	if last.IsZero() {
+		last = e.CreationTimestamp.Time
+	}
+	return last
+}

@@ -64,11 +64,11 @@ func (o *bugReportFlags) run(cmd *cobra.Command) error {
 		return map[string]any{"command": cmdline.Build(), "server": server}, nil
 	})
 	r.Add("check.json", func() (any, error) {
-		results, err := lookAt(ctx, client, false)
+		results, err := lookAt(ctx, client, check.Gatherer{}, false)
 		return checked{check.Worst(results), results}, err
 	})
 	r.Add("status.json", func() (any, error) {
-		return survey.Ask(ctx, client, survey.Options{Fallback: client.namespace, AgentNamespace: o.agentNamespace, Version: cmdline.Build().Version})
+		return survey.Ask(ctx, client, survey.Options{Fallback: client.namespace, AgentNamespace: o.agentNamespace, Version: cmdline.Build().Comparable()})
 	})
 	r.Collect(ctx)
 	stop()

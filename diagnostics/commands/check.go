@@ -26,6 +26,7 @@ type checkFlags struct {
 	timeout time.Duration
 	wait    bool
 	pre     bool
+	removal bool
 	node    bool
 	local   check.NodeGatherer
 }
@@ -39,6 +40,7 @@ func newCheck(p Program) *cobra.Command {
 			"Exit status: 0 nothing failed, whatever warnings there are; 1 a check failed, or the cluster cannot be reached.",
 		Example: "  istio-pod-network-controller check --pre     # before installing\n" +
 			"  istio-pod-network-controller check           # after it\n" +
+			"  istio-pod-network-controller check --removal # after an uninstall\n" +
 			"  istio-pod-network-controller check --wait --timeout 5m",
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
@@ -51,6 +53,7 @@ func newCheck(p Program) *cobra.Command {
 	fs.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long reading the cluster may take, and with --wait all looks together")
 	fs.BoolVar(&f.wait, "wait", false, "look again until no check fails, or --timeout is over")
 	fs.BoolVar(&f.pre, "pre", false, "only what makes sense before the agent is installed")
+	fs.BoolVar(&f.removal, "removal", false, "only what an uninstall has left, with the commands that remove it; exit status 1 if something is left, or may be")
 	if p.OnNode != nil {
 		f.addNode(cmd, p.OnNode.Check)
 	}
@@ -73,6 +76,9 @@ func (f *checkFlags) validate() error {
 	err := errors.Join(validOutput(f.output, cmdline.OutputText, cmdline.OutputJSON, cmdline.OutputYAML), cmdline.ValidTimeout(f.timeout))
 	if f.node && f.pre {
 		err = errors.Join(err, errors.New("--pre: with --node it has no meaning: the node's checks are the same before and after"))
+	}
+	if f.removal && (f.node || f.pre) {
+		err = errors.Join(err, errors.New("--removal: it goes together with neither --node nor --pre"))
 	}
 	return err
 }
@@ -133,12 +139,14 @@ func (f *checkFlags) looker() (func(context.Context) ([]check.Result, error), er
 		return func(ctx context.Context) ([]check.Result, error) { return check.RunNode(f.local.Gather(ctx)), nil }, f.nodeFault()
 	}
 	client, err := f.kube.connect()
-	return func(ctx context.Context) ([]check.Result, error) { return lookAt(ctx, client, f.pre) }, err
+	return func(ctx context.Context) ([]check.Result, error) {
+		return lookAt(ctx, client, check.Gatherer{Removal: f.removal}, f.pre)
+	}, err
 }
 
-// lookAt returns the results for a cluster.
-func lookAt(ctx context.Context, client connection, pre bool) ([]check.Result, error) {
-	g := check.Gatherer{Client: client, Release: cmdline.Build().Version, Intent: intentOf, Objects: objectsBy(client)}
+// lookAt returns the results for a cluster, of which it tells the Gatherer.
+func lookAt(ctx context.Context, client connection, g check.Gatherer, pre bool) ([]check.Result, error) {
+	g.Client, g.Release, g.Intent, g.Objects = client, cmdline.Build().Comparable(), intentOf, objectsBy(client)
 	facts := g.Gather(ctx)
 	switch err := facts.Unreachable(); {
 	case errors.Is(ctx.Err(), context.Canceled):

@@ -122,11 +122,37 @@ func TestCheckPrintsJSON(t *testing.T) {
 	}
 }
 
+// Exit code 0 means that nothing is left, and that all was looked at.
+func TestCheck_removal_endsWith0IfNothingIsLeft(t *testing.T) {
+	answers := clusterVersion("36")
+	for path, kind := range map[string]string{
+		"/apis": "APIGroup", "/api": "APIVersions", "/apis/admissionregistration.k8s.io/v1": "APIResource", "/apis/apps/v1/daemonsets": "DaemonSet", "/api/v1/nodes": "Node",
+		"/api/v1/namespaces": "Namespace", "/api/v1/pods": "Pod", "/api/v1/events": "Event", "/apis/rbac.authorization.k8s.io/v1/clusterroles": "ClusterRole",
+		"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings": "ClusterRoleBinding",
+	} {
+		version := strings.TrimPrefix(strings.TrimPrefix(filepath.Dir(path), "/apis/"), "/api/")
+		answers[path] = fmt.Sprintf(`{"kind":"%sList","apiVersion":%q,"items":[],"groups":[],"resources":[]}`, kind, version)
+	}
+	code, out, errOut := call(t, "", "check", "--removal", "--kubeconfig", apiServer(t, http.StatusNotFound, answers))
+	if code != 0 || !strings.Contains(out, "8 ok, 0 warn, 0 fail") {
+		t.Errorf("code %d: %s%s", code, out, errOut)
+	}
+	answers["/api/v1/namespaces"] = `{"kind":"NamespaceList","apiVersion":"v1","items":[{"metadata":{"name":"istio-pod-network-controller"}}]}`
+	code, out, _ = call(t, "", "check", "--removal", "--kubeconfig", apiServer(t, http.StatusNotFound, answers))
+	if code != cmdline.ExitError || !strings.Contains(out, "kubectl delete namespace istio-pod-network-controller") {
+		t.Errorf("with a namespace: code %d: %s", code, out)
+	}
+	if code, out, _ = call(t, "", "check", "--removal", "--kubeconfig", apiServer(t, http.StatusForbidden, clusterVersion("36"))); code != cmdline.ExitError {
+		t.Errorf("without rights: code %d: %s", code, out)
+	}
+}
+
 func TestCheckAndConnectivityRefuseBadFlags(t *testing.T) {
 	for line, want := range map[string]string{
 		"check -o xml":                     `--output: value "xml"`,
 		"check --timeout -1s":              `--timeout: value "-1s"`,
 		"check --node --pre":               "--pre",
+		"check --pre --removal":            "--removal: it goes together with neither",
 		"logs":                             "want one pod and not 0: istio-pod-network-controller logs [NAMESPACE/]POD",
 		"check something":                  "something",
 		"connectivity test --nodes 0":      `--nodes: value "0"`,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -29,44 +30,53 @@ type explainOptions struct {
 func newExplain() *cobra.Command {
 	o := &explainOptions{}
 	cmd := &cobra.Command{
-		Use: "explain -f FILE...", Short: "Say what the agent would do with the pods of manifests, and why", Args: cmdline.NoArguments,
+		Use: "explain -f FILE...", Short: "Say what the agent would do with the pods of manifests, and why",
+		Args: func(cmd *cobra.Command, args []string) error { return cmdline.Unasked(cmdline.NoArguments(cmd, args)) },
 		Long: "Reads Pods, the pod templates of Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers, Jobs and CronJobs, and of\n" +
 			"any other kind that has one at spec.template, with their Namespaces if they are among the manifests. For each it prints whether it would be redirected and why, each setting and\n" +
 			"where it comes from, the rules in words, and warnings. Most flags are those of run. No cluster is asked: a ProxyProfile that a\n" +
 			"pod chooses, and Istio's ConfigMaps if its proxy is Istio's, are to be among the manifests.\n" +
 			"A manifest that Istio has not injected yet has no proxy: give the injected one (istioctl kube-inject).\n" +
 			"Objects that have containers somewhere else are named as not looked at.\n" +
-			"Exit status: 0 redirected or not, 1 something is invalid, or with --strict was not looked at.",
+			"With --strict, each fault is a line of standard error: FILE:LINE: OBJECT: FAULT.\n" +
+			"Exit status: 0 redirected or not; 1 a setting is refused, or with --strict there is a warning, or something was not looked at; 2 a file\n" +
+			"cannot be read, or none has pods.",
 		Example: "  istio-pod-network-controller explain -f deployment.yaml -f namespace.yaml\n" +
-			"  istioctl kube-inject -f deployment.yaml | istio-pod-network-controller explain -f - -o json",
+			"  istioctl kube-inject -f deployment.yaml | istio-pod-network-controller explain -f - -o json\n" +
+			"  istio-pod-network-controller explain --strict -f manifests/ >/dev/null    # before a cluster",
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	fs := cmd.Flags()
-	fs.StringSliceVarP(&o.files, "filename", "f", nil, "file with manifests as YAML or JSON, - for standard input; may be given several times")
+	fs.StringSliceVarP(&o.files, "filename", "f", nil, "file with manifests as YAML or JSON, directory with such files, - for standard input; may be given several times")
 	fs.StringVarP(&o.output, "output", "o", cmdline.OutputWords, "words, json or yaml")
 	fs.StringVarP(&o.namespace, "namespace", "n", "", "namespace of objects that name none; empty means the manifests' only Namespace, or default")
-	fs.BoolVar(&o.strict, "strict", false, "fail also where containers were not looked at")
+	fs.BoolVar(&o.strict, "strict", false, "fail also for warnings, and where containers were not looked at")
 	fs.StringVar(&o.Config.AgentNamespace, "agent-namespace", "", "namespace of the agent itself, whose pods are never redirected")
 	o.IntentFlags.Add(fs)
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return cmdline.Unasked(cmdline.WrongFlag(cmd, err)) })
 	return cmd
 }
 
-func (o *explainOptions) run(cmd *cobra.Command) error {
-	if err := cmdline.OneOf("output", o.output, cmdline.OutputWords, cmdline.OutputJSON, cmdline.OutputYAML); err != nil {
-		return err
+// read reads the manifests, of which one has pods at least.
+func (o *explainOptions) read(in io.Reader) (manifests, error) {
+	err := errors.Join(cmdline.OneOf("output", o.output, cmdline.OutputWords, cmdline.OutputJSON, cmdline.OutputYAML), o.Validate())
+	if err == nil && len(o.files) == 0 {
+		err = errors.New("--filename: required: name a file with a Pod or a Deployment, a directory, or - for standard input")
 	}
-	if err := o.Validate(); err != nil {
-		return err
-	}
-	if len(o.files) == 0 {
-		return errors.New("--filename: required: name a file with a Pod or a Deployment, or - for standard input")
-	}
-	found, err := readWorkloads(cmd.InOrStdin(), o.files, o.namespace)
 	if err != nil {
-		return err
+		return manifests{}, err
 	}
-	if len(found.workloads) == 0 && len(found.passed) == 0 {
-		return fmt.Errorf("--filename: none of the manifests has pods%s: want one of %s", found.others(), workloadKinds())
+	found, err := readWorkloads(in, o.files, o.namespace)
+	if err == nil && len(found.workloads) == 0 && len(found.passed) == 0 {
+		err = fmt.Errorf("--filename: none of the manifests has pods%s: want one of %s", found.others(), workloadKinds())
+	}
+	return found, err
+}
+
+func (o *explainOptions) run(cmd *cobra.Command) error {
+	found, err := o.read(cmd.InOrStdin())
+	if err != nil {
+		return cmdline.Unasked(err)
 	}
 	var all []explained
 	invalid := 0
@@ -81,17 +91,38 @@ func (o *explainOptions) run(cmd *cobra.Command) error {
 	if err = cmdline.PrintAs(cmd.OutOrStdout(), o.output, doc, doc.print); err != nil {
 		return err
 	}
-	switch passed := len(found.passed); {
+	switch faults := doc.faults(); {
+	case o.strict && len(faults) > 0:
+		return fmt.Errorf("--strict: %s\n%s", printable.Count(len(faults), "fault"), strings.Join(faults, "\n"))
 	case invalid > 0:
 		return fmt.Errorf("%d of %d objects are invalid", invalid, len(all))
-	case o.strict && passed > 0:
-		return fmt.Errorf("--strict: the containers of %s were not looked at", printable.Count(passed, "object"))
 	}
 	return nil
 }
 
+// faults are what --strict refuses, a line each, as compilers write it.
+func (all explanations) faults() (out []string) {
+	say := func(at place, kind, namespace, name, fault string) {
+		out = append(out, fmt.Sprintf("%s:%d: %s %s/%s: %s", at.File, at.Line, kind, cmp.Or(namespace, "-"), name, fault))
+	}
+	for _, e := range all.Objects {
+		faults := e.Warnings
+		if e.Error != "" {
+			faults = append(strings.Split(e.Error, "\n"), e.Warnings...)
+		}
+		for _, fault := range faults {
+			say(e.place, e.Kind, e.Namespace, e.Name, fault)
+		}
+	}
+	for _, p := range all.NotLookedAt {
+		say(p.place, p.Kind, p.Namespace, p.Name, "not looked at: what makes pods of its "+p.At+" is not known here")
+	}
+	return out
+}
+
 // explained is the answer about one object.
 type explained struct {
+	place
 	Kind       string           `json:"kind"`
 	Namespace  string           `json:"namespace,omitempty"`
 	Name       string           `json:"name,omitempty"`
@@ -110,16 +141,19 @@ type explained struct {
 // explain answers for one object.
 func (o *explainOptions) explain(w workload, from manifests) explained {
 	ns := from.namespaces[w.pod.Namespace]
-	out := explained{Kind: w.kind, Namespace: w.pod.Namespace, Name: w.pod.Name, Warnings: w.warnings}
+	out := explained{place: w.place, Kind: w.kind, Namespace: w.pod.Namespace, Name: w.pod.Name, Warnings: w.warnings}
 	if w.fault != nil {
 		out.Error = w.fault.Error()
 		return out
 	}
 	asked, err := intent.Explain(&w.pod, ns, o.Config)
 	out.Redirected, out.Reason, out.AskedBy = asked.Redirect, string(asked.Reason), asked.AskedBy
-	out.Settings, out.Notes = asked.Settings, asked.Notes
+	out.Settings, out.Notes = asked.Settings, slices.Concat(asked.Notes, unshown(w, ns, asked.Intent))
 	out.Warnings = append(out.Warnings, intent.Warnings(&w.pod, ns, asked.Intent)...)
-	out.Warnings = append(out.Warnings, o.warnings(w, ns, asked.Intent)...)
+	if class := w.pod.Spec.RuntimeClassName; class != nil && !o.Config.Supports(*class) {
+		out.Warnings = append(out.Warnings, fmt.Sprintf("runtimeClassName is %q: if that is also its handler, the pod is not redirected (--unsupported-runtime-handlers)", *class))
+	}
+	out.Warnings = append(out.Warnings, namespaceWarnings(ns)...)
 	if err == nil && asked.Redirect {
 		out.Summary = asked.Spec.Summary()
 		out.Rules, err = explainedRules(asked.Spec)
@@ -145,21 +179,18 @@ func explainedRules(spec iptables.Spec) ([]iptables.Line, error) {
 	return out, err
 }
 
-// warnings are those about what a manifest does not show.
-func (o *explainOptions) warnings(w workload, ns *corev1.Namespace, in intent.Intent) (out []string) {
+// unshown are notes about what a manifest does not show. Nothing in it is wrong.
+func unshown(w workload, ns *corev1.Namespace, in intent.Intent) (out []string) {
 	if profile, err := intent.ProxyProfile(&w.pod, ns); err == nil && profile != "" {
 		out = append(out, fmt.Sprintf("annotation %s chooses ProxyProfile %q: an agent with --sidecars runs its proxy for the pod; the rules are for one without", intent.KeySidecar, profile))
 	}
-	if class := w.pod.Spec.RuntimeClassName; class != nil && !o.Config.Supports(*class) {
-		out = append(out, fmt.Sprintf("runtimeClassName is %q: if that is also its handler, the pod is not redirected (--unsupported-runtime-handlers)", *class))
-	}
 	if in.Reason == intent.NoProxy || in.Reason == intent.NoProxyInject {
-		out = append(out, "if Istio injects the proxy later, explain the injected manifest: istioctl kube-inject -f FILE | istio-pod-network-controller explain -f -")
+		out = append(out, "if Istio injects the proxy later, explain the injected manifest: istioctl kube-inject -f FILE | kubectl pod-network explain -f -")
 	}
 	if in.Redirect && in.Spec.DNS == iptables.DNSResolvConf && len(in.Spec.Resolvers) == 0 {
 		out = append(out, "the pod's resolvers are known on the node only: the rules are shown without those for lookups; --cluster-dns names them here")
 	}
-	return append(out, namespaceWarnings(ns)...)
+	return out
 }
 
 func namespaceWarnings(ns *corev1.Namespace) (out []string) {

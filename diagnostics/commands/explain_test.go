@@ -155,7 +155,7 @@ func TestExplainWarns(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			code, all, errOut := answers(t, c.in)
-			if code != 0 || len(all) != 1 || !strings.Contains(strings.Join(all[0].Warnings, "\n"), c.want) {
+			if code != 0 || len(all) != 1 || !strings.Contains(strings.Join(slices.Concat(all[0].Warnings, all[0].Notes), "\n"), c.want) {
 				t.Errorf("code %d, %+v, %s", code, all, errOut)
 			}
 		})
@@ -181,7 +181,7 @@ func TestExplainOfWhatIstioHasNotInjected(t *testing.T) {
 	bare := strings.Replace(podYAML, ", {name: istio-proxy}", "", 1)
 	for _, args := range [][]string{{"--select=injected"}} {
 		code, all, errOut := answers(t, bare, args...)
-		if code != 0 || all[0].Redirected || !strings.Contains(strings.Join(all[0].Warnings, "\n"), "istioctl kube-inject") {
+		if code != 0 || all[0].Redirected || !strings.Contains(strings.Join(all[0].Notes, "\n"), "istioctl kube-inject") || len(all[0].Warnings) > 0 {
 			t.Errorf("%q: code %d, %+v, %s", args, code, all, errOut)
 		}
 	}
@@ -230,7 +230,7 @@ func TestExplainRefuses(t *testing.T) {
 		"no YAML":               {"\t{", []string{"-f", "-"}, "read -: document 1"},
 		"a list":                {"- a\n", []string{"-f", "-"}, "it is no object of Kubernetes"},
 		"no kind":               {"a: b\n", []string{"-f", "-"}, "it has no kind"},
-		"the second document":   {podYAML + "---\na: b\n", []string{"-f", "-"}, "document 2: it has no kind"},
+		"the second document":   {podYAML + "---\na: b\n", []string{"-f", "-"}, "document 2, from line 11: it has no kind"},
 		"an unknown output":     {podYAML, []string{"-f", "-", "-o", "xml"}, `"xml": want words, json or yaml`},
 		"a wrong flag":          {podYAML, []string{"-f", "-", "--envoy-port", "x"}, "--envoy-port"},
 		"a wrong namespace":     {"apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, annotations: {a: true}}\n", []string{"-f", "-"}, `namespace "shop": metadata.annotations[a]: value true is a bool`},
@@ -241,7 +241,7 @@ func TestExplainRefuses(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			code, out, errOut := call(t, c.stdin, append([]string{"explain"}, c.args...)...)
-			if code != cmdline.ExitError || !strings.Contains(errOut, c.want) || out != "" {
+			if code != cmdline.ExitUnasked || !strings.Contains(errOut, c.want) || out != "" {
 				t.Errorf("code %d, said %.300q %.300q; want %q", code, out, errOut, c.want)
 			}
 		})

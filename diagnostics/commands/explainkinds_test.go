@@ -57,11 +57,11 @@ func TestExplain_otherKinds_areExplainedOrNamed(t *testing.T) {
 	}{
 		"a pod template of another kind":     {in: plain + "---" + rollout, code: 1, want: []string{"Pod shop/plain: not redirected", "Rollout shop/cart: invalid", `"yes"`}},
 		"a template of its own":              {in: plain + "---" + workflow, want: []string{"Workflow ci/build-: not looked at", "spec.templates[0].container"}},
-		"a template of its own, with strict": {in: plain + "---" + workflow, strict: true, code: 1, want: []string{"--strict: the containers of 1 object were not looked at"}},
+		"a template of its own, with strict": {in: plain + "---" + workflow, strict: true, code: 1, want: []string{"error: --strict: 1 fault\n-:7: Workflow ci/build-: not looked at: "}},
 		"nothing else":                       {in: sidecarSet, want: []string{"SidecarSet -/proxies: not looked at", "spec.containers"}},
-		"two, with strict":                   {in: sidecarSet + "---" + workflow, strict: true, code: 1, want: []string{"2 objects"}},
+		"two, with strict":                   {in: sidecarSet + "---" + workflow, strict: true, code: 1, want: []string{"--strict: 2 faults\n-:2: SidecarSet -/proxies: not looked at"}},
 		"no containers, with strict":         {in: plain + "---" + noPods, strict: true},
-		"no containers at all":               {in: noPods, code: 1, want: []string{"none of the manifests has pods (found: CustomResourceDefinition, SealedSecret)"}},
+		"no containers at all":               {in: noPods, code: 2, want: []string{"none of the manifests has pods (found: CustomResourceDefinition, SealedSecret)"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			arguments := []string{"explain", "-f", "-"}

@@ -8,7 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -29,8 +32,15 @@ const (
 	maxWorkloads = 5000
 )
 
+// place is where a document begins: a file's name, - for standard input, and a line.
+type place struct {
+	File string `json:"file"`
+	Line int    `json:"line"`
+}
+
 // workload is a pod, or what makes pods.
 type workload struct {
+	place
 	kind     string
 	pod      corev1.Pod // with the namespace and name of the object
 	warnings []string
@@ -52,6 +62,7 @@ type manifests struct {
 
 // passedOver is an object whose pods `explain` does not know.
 type passedOver struct {
+	place
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
@@ -74,14 +85,17 @@ func readWorkloads(in io.Reader, files []string, namespace string) (manifests, e
 		ignored: map[string]bool{},
 	}
 	left := maxManifests
+	files, err := withoutDirectories(files)
+	errs := []error{err}
 	for _, file := range files {
 		data, err := cmdline.ReadFile(in, file, left, fmt.Sprintf("the manifests are larger than %d bytes in all", maxManifests))
 		if err != nil {
-			return out, fmt.Errorf("--filename: %w", err)
+			errs = append(errs, fmt.Errorf("--filename: %w", err))
+			continue
 		}
 		left -= len(data)
-		if err := out.addAll(data); err != nil {
-			return out, fmt.Errorf("--filename: read %s: %w", file, err)
+		if err := out.addAll(file, data); err != nil {
+			errs = append(errs, fmt.Errorf("--filename: read %s: %w", file, err))
 		}
 	}
 	for i := range out.workloads {
@@ -89,7 +103,36 @@ func readWorkloads(in io.Reader, files []string, namespace string) (manifests, e
 			w.pod.Namespace = cmp.Or(namespace, out.usualNamespace())
 		}
 	}
-	return out, nil
+	return out, errors.Join(errs...)
+}
+
+// withoutDirectories replaces a directory by the manifests in it and below. Names that begin with a dot are left out.
+func withoutDirectories(names []string) (files []string, err error) {
+	for _, name := range names {
+		if info, errStat := os.Stat(name); name == "-" || errStat != nil || !info.IsDir() {
+			files = append(files, name)
+			continue
+		}
+		before := len(files)
+		errWalk := filepath.WalkDir(name, func(path string, entry fs.DirEntry, err error) error {
+			switch hidden := path != name && strings.HasPrefix(entry.Name(), "."); {
+			case err != nil:
+				return err
+			case hidden && entry.IsDir():
+				return fs.SkipDir
+			case !hidden && !entry.IsDir() && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(path)):
+				files = append(files, path)
+			}
+			return nil
+		})
+		if errWalk == nil && len(files) == before {
+			errWalk = fmt.Errorf("%s has no manifests, whose names end with .yaml, .yml or .json", name)
+		}
+		if errWalk != nil {
+			err = errors.Join(err, fmt.Errorf("--filename: %w", errWalk))
+		}
+	}
+	return files, err
 }
 
 func (m manifests) usualNamespace() string {
@@ -102,20 +145,40 @@ func (m manifests) usualNamespace() string {
 }
 
 // addAll adds the documents of one file.
-func (m *manifests) addAll(data []byte) error {
+func (m *manifests) addAll(file string, data []byte) error {
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	line := 1
 	for number := 1; ; number++ {
 		document, err := documents.Read()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
+		at, workloads, passed := place{file, line + linesBefore(document)}, len(m.workloads), len(m.passed)
 		if err == nil {
 			err = m.addDocument(document)
 		}
 		if err != nil {
-			return fmt.Errorf("document %d: %w", number, err)
+			return fmt.Errorf("document %d, from line %d: %w", number, at.Line, err)
 		}
+		for i := range m.workloads[workloads:] {
+			m.workloads[workloads+i].place = at
+		}
+		for i := range m.passed[passed:] {
+			m.passed[passed+i].place = at
+		}
+		line += bytes.Count(document, []byte("\n")) + 1 // the line that ends the document
 	}
+}
+
+// linesBefore counts the lines of a document before its first key: empty ones, comments, and what separates documents.
+func linesBefore(document []byte) (n int) {
+	for line := range bytes.Lines(document) {
+		if text := bytes.TrimSpace(line); len(text) > 0 && text[0] != '#' && !bytes.HasPrefix(text, []byte("---")) {
+			return n
+		}
+		n++
+	}
+	return 0
 }
 
 // addDocument adds the objects of one document. Of a key that is there twice the last one counts, as for kubectl.

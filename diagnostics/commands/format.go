@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"regexp"
 	"strings"
-	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
+	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/client-go/util/jsonpath"
 
@@ -117,7 +119,7 @@ func printColumns(out io.Writer, columns []column, list any) error {
 		}
 		table = append(table, row)
 	}
-	return writeTable(out, table)
+	return writeTable(out, table, 0)
 }
 
 // valueAt returns what a path finds, as kubectl writes it.
@@ -150,19 +152,72 @@ func asJSON(value any) (plain any, err error) {
 // maxCell is the length of the longest name in a cluster.
 const maxCell = 253
 
-// writeTable writes rows with aligned columns. Only the last cell of a row may be longer than any name in a cluster.
-func writeTable(w io.Writer, rows [][]string) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+// minMessage is the room that a row's last cell has beside it. With less, the cell is below its row, indented.
+const (
+	minMessage = 60
+	indent     = 4
+)
+
+// writeTable writes rows with aligned columns. Only the last cell of a row may be longer than any name in a cluster: on a terminal of so many columns
+// it has several lines. 0 is for what is no terminal, where a row is one line.
+func writeTable(w io.Writer, rows [][]string, columns int) error {
+	last := len(rows[0]) - 1
+	widths, at := make([]int, last), 0
 	for _, row := range rows {
-		cells := make([]string, len(row))
-		for i, text := range row {
-			if cells[i] = shown(text); i < len(row)-1 {
-				cells[i] = printable.Short(cells[i], maxCell)
+		for i := range row {
+			if row[i] = shown(row[i]); i < last {
+				row[i] = printable.Short(row[i], maxCell)
+				widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
 			}
 		}
-		_, _ = fmt.Fprintln(table, strings.Join(cells, "\t")) // an error comes again with Flush
 	}
-	return table.Flush()
+	for _, width := range widths {
+		at += width + 2
+	}
+	var out strings.Builder
+	for _, row := range rows {
+		var b strings.Builder
+		for i, width := range widths {
+			fmt.Fprintf(&b, "%-*s  ", width, row[i])
+		}
+		switch {
+		case columns == 0:
+			b.WriteString(row[last])
+		case columns-at >= minMessage:
+			b.WriteString(strings.Join(wrapped(row[last], columns-at), "\n"+strings.Repeat(" ", at)))
+		case row[last] != "-":
+			below := "\n" + strings.Repeat(" ", indent)
+			b.WriteString(below + strings.Join(wrapped(row[last], columns-indent), below))
+		}
+		out.WriteString(strings.TrimRight(b.String(), " ") + "\n")
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+// wrapped returns lines of a text, of at most so many characters where no word is longer.
+func wrapped(text string, most int) (lines []string) {
+	for word := range strings.FieldsSeq(text) {
+		if end := len(lines) - 1; end >= 0 && utf8.RuneCountInString(lines[end])+1+utf8.RuneCountInString(word) <= most {
+			lines[end] += " " + word
+			continue
+		}
+		lines = append(lines, word)
+	}
+	return lines
+}
+
+// columnsOf returns how wide a terminal is; 0 if it is none.
+func columnsOf(out io.Writer) int {
+	file, ok := out.(*os.File)
+	if !ok {
+		return 0
+	}
+	columns, _, err := term.GetSize(int(file.Fd()))
+	if err != nil {
+		return 0
+	}
+	return columns
 }
 
 // shown returns text as one printable line, "-" if there is none.

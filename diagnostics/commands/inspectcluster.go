@@ -83,15 +83,11 @@ func (w *inspectWays) orGone(ctx context.Context, err error) error {
 // misplacedKeys names keys of the pod and its namespace that nearly are the agent's, which does not read them. Without the right to get the
 // namespace, only the pod's are known.
 func misplacedKeys(ctx context.Context, client connection, pod *corev1.Pod) []string {
-	out := intent.Misplaced(pod.Annotations, pod.Labels)
 	ns, err := client.CoreV1().Namespaces().Get(ctx, pod.Namespace, metav1.GetOptions{})
 	if err != nil {
-		return out
+		ns = nil
 	}
-	for _, about := range intent.Misplaced(ns.Annotations, ns.Labels) {
-		out = append(out, "namespace "+ns.Name+": "+about)
-	}
-	return out
+	return intent.MisplacedOf(pod, ns)
 }
 
 // agentOf returns the agent of a pod's node. During an update there are two, and both answer.
@@ -159,18 +155,9 @@ func eventsOf(ctx context.Context, client connection, pod *corev1.Pod) inspect.E
 }
 
 func shownEvent(e *corev1.Event) (inspect.Event, bool) {
-	out := inspect.Event{Time: e.EventTime.Time, Type: e.Type, Reason: e.Reason, Message: e.Message, Count: int(e.Count)}
-	if e.LastTimestamp.After(out.Time) {
-		out.Time = e.LastTimestamp.Time
-	}
+	out := inspect.Event{Time: cluster.LastSeen(e), Type: e.Type, Reason: e.Reason, Message: e.Message, Count: int(e.Count)}
 	if e.Series != nil {
 		out.Count = int(e.Series.Count)
-		if e.Series.LastObservedTime.After(out.Time) {
-			out.Time = e.Series.LastObservedTime.Time
-		}
-	}
-	if out.Time.IsZero() {
-		out.Time = e.CreationTimestamp.Time
 	}
 	return out, true
 }

@@ -57,11 +57,19 @@ func (w *inspectWays) described(ctx context.Context, via string) (inspect.Docume
 	for i := range doc.Next { // the agent does not know its own name
 		doc.Next[i] = strings.NewReplacer(inspect.AgentNamespace, w.agent.Namespace, inspect.AgentPod, w.agent.Name).Replace(doc.Next[i])
 	}
-	doc.Asked.Notes = append(doc.Asked.Notes, misplacedKeys(ctx, w.client, w.pod)...)
-	if own, s := cmdline.Build().Version, w.agent.Status; s != nil && s.Version != "" && s.Version != own {
-		doc.Next = append(doc.Next, fmt.Sprintf("this command is release %s and the agent %s: where they say different things, use the agent's release", own, s.Version))
+	doc.AddMistyped(misplacedKeys(ctx, w.client, w.pod))
+	if s := w.agent.Status; s != nil {
+		doc.Next = append(doc.Next, otherRelease(cmdline.Build().Comparable(), s.Version)...)
 	}
 	return doc, nil
+}
+
+// otherRelease says that the agent is of another release than this program. Either is "" if it is not known.
+func otherRelease(own, agent string) []string {
+	if own == "" || agent == "" || own == agent {
+		return nil
+	}
+	return []string{fmt.Sprintf("this command is release %s and the agent %s: where they say different things, use the agent's release", own, agent)}
 }
 
 // ask asks by each way until the agent answers. A refusal by the agent is an answer.

@@ -19,6 +19,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
 	"istio-pod-network-controller/diagnostics/inspect"
+	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/cmdline"
 )
 
@@ -215,14 +216,43 @@ func TestPodNamed_asKubectlDoes(t *testing.T) {
 func TestInspect_mistypedKeys_areNamed(t *testing.T) {
 	w := newInspectWorld(t)
 	w.pod.Annotations = map[string]string{"traffic.sidecar.istio.io/excludeInboundPort": "80"}
+	w.namespace = map[string]string{"istio-pod-network-controler/initialize": "true"}
 	config := w.kubeconfig(t, "{token: dev}")
 	_, out, _ := call(t, "", "inspect", "--kubeconfig", config, "cart")
 	for _, want := range []string{
 		`note: annotation "traffic.sidecar.istio.io/excludeInboundPort" is not known: did you mean traffic.sidecar.istio.io/excludeInboundPorts?`,
 		`note: namespace shop: annotation "istio-pod-network-controler/initialize" is not known: did you mean istio-pod-network-controller/initialize?`,
+		"not understood: a setting of the pod has a key that nobody reads",
+		`- correct the key, which nobody reads: namespace shop: annotation "istio-pod-network-controler/initialize" is not known: did you mean istio-pod-network-controller/initialize?`,
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("want %s in\n%s", want, out)
+		}
+	}
+}
+
+func TestInspectSaysThatTheAgentIsOfAnotherRelease(t *testing.T) {
+	for versions, want := range map[[2]string]bool{{"0.1.0", "9.9.9"}: true, {"0.1.0", "0.1.0"}: false, {"", "9.9.9"}: false, {"0.1.0", ""}: false} {
+		out := strings.Join(otherRelease(versions[0], versions[1]), "; ")
+		if strings.Contains(out, "this command is release 0.1.0 and the agent 9.9.9") != want || !want && out != "" {
+			t.Errorf("%q: %q", versions, out)
+		}
+	}
+}
+
+// A program that nobody has stamped, as this test is, knows no release of its own.
+func TestInspect_unstampedProgram_comparesNoRelease(t *testing.T) {
+	w := newInspectWorld(t)
+	config := w.kubeconfig(t, "{token: dev}")
+	status, err := agentstatus.Parse(w.agent.Annotations[agentstatus.Annotation])
+	if err != nil {
+		t.Fatal(err)
+	}
+	status.Version = "9.9.9"
+	w.agent.Annotations[agentstatus.Annotation] = status.String()
+	for _, args := range [][]string{{"inspect", "cart"}, {"status"}} {
+		if _, out, _ := call(t, "", append(args, "--kubeconfig", config)...); strings.Contains(out, "release") {
+			t.Errorf("%v:\n%s", args, out)
 		}
 	}
 }

@@ -34,7 +34,7 @@ func TestStartProgress_terminal_hasALineForWhatTakesLong(t *testing.T) {
 // Whoever has an agent's token writes its version, as long as an annotation may be.
 func TestALongCellLeavesTheTableReadable(t *testing.T) {
 	var out strings.Builder
-	if err := writeTable(&out, [][]string{{"node", strings.Repeat("v", 1<<17), "ok"}, {"a", "b", "c"}}); err != nil {
+	if err := writeTable(&out, [][]string{{"node", strings.Repeat("v", 1<<17), "ok"}, {"a", "b", "c"}}, 0); err != nil {
 		t.Fatal(err)
 	}
 	if lines := strings.Split(out.String(), "\n"); len(lines[1]) > 300 || !strings.HasSuffix(lines[0], "...  ok") {

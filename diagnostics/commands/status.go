@@ -18,8 +18,9 @@ import (
 type statusOptions struct {
 	kubeFlags
 	survey.Options
-	all    bool
-	output string
+	all      bool
+	problems bool
+	output   string
 }
 
 func newStatus(p Program) *cobra.Command {
@@ -30,7 +31,8 @@ func newStatus(p Program) *cobra.Command {
 			"It only reads, and shows what the rights of the kubeconfig allow. The exit code is 1 if something does not have what it asks for,\n" +
 			"and 2 if the cluster could not be asked, or not about all pods that were asked for.",
 		Example: "  istio-pod-network-controller status -A                            # all nodes and pods\n" +
-			"  istio-pod-network-controller status -n shop -l app=cart -o wide",
+			"  istio-pod-network-controller status -n shop -l app=cart -o wide\n" +
+			"  istio-pod-network-controller status -A --problems                 # only what needs somebody",
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	fs := cmd.Flags()
@@ -38,6 +40,7 @@ func newStatus(p Program) *cobra.Command {
 	fs.BoolVarP(&o.all, "all-namespaces", "A", false, "the pods of all namespaces")
 	fs.StringVarP(&o.Labels, "selector", "l", "", "a label selector of pods, as in app=cart,tier!=test")
 	fs.StringVar(&o.Node, "node", "", "one node, and its pods")
+	fs.BoolVar(&o.problems, "problems", false, "only the pods and nodes that need somebody; the last line and the exit code are about all")
 	fs.StringVarP(&o.output, "output", "o", "", "wide, json, yaml, jsonpath=PATH of what json prints, or custom-columns=HEAD:PATH,... with a row for each pod; empty means tables")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return cmdline.Unasked(cmdline.WrongFlag(cmd, err)) })
 	o.complete(cmd, map[string][]string{"output": {cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML}})
@@ -47,7 +50,7 @@ func newStatus(p Program) *cobra.Command {
 // noStatusArguments keeps exit code 1 for what status has found.
 func noStatusArguments(cmd *cobra.Command, args []string) error {
 	if err := cmdline.NoArguments(cmd, args); err != nil {
-		return cmdline.Unasked(fmt.Errorf("%w; inspect shows one pod, and -n, -l and --node choose some", err))
+		return cmdline.Unasked(fmt.Errorf("%w; kubectl pod-network inspect shows one pod, and -n, -l and --node choose some", err))
 	}
 	return nil
 }
@@ -81,8 +84,12 @@ func (o *statusOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	printer := statusPrinter{out: cmd.OutOrStdout(), wide: o.output == cmdline.OutputWide}
-	if err := printSelected(printer.out, o.output, r, r.Pods, func(io.Writer) error { return printer.tables(r) }); err != nil {
+	printer := statusPrinter{out: cmd.OutOrStdout(), wide: o.output == cmdline.OutputWide, all: r}
+	shows := r
+	if o.problems {
+		shows = r.Problems()
+	}
+	if err := printSelected(printer.out, o.output, shows, shows.Pods, func(io.Writer) error { return printer.tables(shows, o.problems) }); err != nil {
 		return err
 	}
 	if strings.Contains(o.output, "=") { // parts of the document, mostly without what is missing in it
@@ -102,7 +109,7 @@ func (o *statusOptions) run(cmd *cobra.Command) error {
 // look asks the cluster, and shows on a terminal that it takes long.
 func (o *statusOptions) look(cmd *cobra.Command, client connection) (survey.Report, error) {
 	defer startProgress(cmd.ErrOrStderr(), "asking "+client.config.Host)()
-	o.AgentNamespace, o.Version = o.agentNamespace, cmdline.Build().Version
+	o.AgentNamespace, o.Version = o.agentNamespace, cmdline.Build().Comparable()
 	if o.all {
 		o.Fallback = client.namespace
 	} else {

@@ -64,6 +64,23 @@ func TestStatusExitsWith0IfAllIsWell(t *testing.T) {
 	}
 }
 
+func TestStatus_problems_areShownAlone(t *testing.T) {
+	file := kubeconfigOf(t, oneNode(reportedPod("cart", "Initialized", ""), reportedPod("web", "RedirectFailed", "no such table")))
+	code, out, errOut := call(t, "", "status", "--problems", "--kubeconfig", file)
+	if code != cmdline.ExitError || strings.Contains(out, "cart") || !strings.Contains(out, "no such table") || errOut != "" ||
+		!strings.HasSuffix(out, "2 pods in namespace shop: 1 failed, 1 programmed. Problems: 1 pod, 0 nodes.\n") {
+		t.Errorf("code %d, %s%s", code, out, errOut)
+	}
+	_, out, _ = call(t, "", "status", "--problems", "-o", "jsonpath={.pods[*].name}", "--kubeconfig", file)
+	if out != "web" {
+		t.Errorf("for machines: %q", out)
+	}
+	code, out, _ = call(t, "", "status", "--problems", "--kubeconfig", kubeconfigOf(t, oneNode(reportedPod("cart", "Initialized", ""))))
+	if code != 0 || out != "1 pod in namespace shop: 1 programmed. Problems: 0 pods, 0 nodes.\n" {
+		t.Errorf("without any: code %d, %q", code, out)
+	}
+}
+
 // Silence about pods that may not be looked at is not taken for health.
 func TestStatusThatMayNotSeeAllPodsSaysSo(t *testing.T) {
 	s := oneNode(reportedPod("cart", "Initialized", ""))
@@ -139,7 +156,7 @@ func TestStatusSaysWhyItCannotAsk(t *testing.T) {
 		"a wrong selector":                  {[]string{"--kubeconfig", ok, "-l", "a in"}, []string{"--selector", `"a in"`}},
 		"a wrong format":                    {[]string{"-o", "xml"}, []string{"--output", `"xml"`, "wide, json, yaml, jsonpath=PATH or custom-columns="}},
 		"one namespace and all":             {[]string{"-A", "-n", "shop"}, []string{"all-namespaces", "namespace"}},
-		"a pod instead of a flag":           {[]string{"--kubeconfig", ok, "shop/cart"}, []string{`"shop/cart"`, "takes no arguments", "inspect shows one pod"}},
+		"a pod instead of a flag":           {[]string{"--kubeconfig", ok, "shop/cart"}, []string{`"shop/cart"`, "takes no arguments", "kubectl pod-network inspect shows one pod"}},
 		"a mistyped flag":                   {[]string{"--all-namespace"}, []string{"did you mean --all-namespaces?"}},
 	} {
 		code, out, errOut := call(t, "", append([]string{"status"}, c.args...)...)

@@ -34,6 +34,10 @@ func TestStatusOf5000Pods(t *testing.T) {
 			t.Fatalf("code %d, %.300s %s", code, out, errOut)
 		}
 	}
+	before := len(answers.answers)
+	if _, out, _ := call(t, "", "status", "-A", "--problems", "--kubeconfig", file); len(answers.answers) != before || len(out) > 100 {
+		t.Errorf("for problems: %d requests instead of %d, %.200s", len(answers.answers), before, out)
+	}
 	t.Logf("took %s, %d requests, %d bytes", took, len(answers.answers), answers.bytes())
 	if len(answers.answers) != many/500+1+3 {
 		t.Errorf("%d requests", len(answers.answers))

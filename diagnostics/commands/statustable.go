@@ -11,21 +11,19 @@ import (
 	"istio-pod-network-controller/internal/printable"
 )
 
-// shortMessage is the length to which messages are cut in a table that is not wide.
-const shortMessage = 100
-
 // statusPrinter prints reports of a cluster.
 type statusPrinter struct {
 	out  io.Writer
 	wide bool
+	all  survey.Report // of which parts are shown
 }
 
-func (p statusPrinter) tables(r survey.Report) error {
+func (p statusPrinter) tables(r survey.Report, problems bool) error {
 	for _, table := range [][][]string{p.nodes(r), p.pods(r)} {
 		if len(table) == 1 { // the head
 			continue
 		}
-		if err := writeTable(p.out, table); err != nil {
+		if err := writeTable(p.out, table, columnsOf(p.out)); err != nil {
 			return err
 		}
 		_, _ = fmt.Fprintln(p.out)
@@ -36,45 +34,47 @@ func (p statusPrinter) tables(r survey.Report) error {
 	for _, line := range r.Trouble {
 		_, _ = fmt.Fprintln(p.out, "trouble:", shown(line))
 	}
-	_, err := fmt.Fprintln(p.out, summary(r))
+	line := summary(p.all)
+	if problems {
+		line += " Problems: " + printable.Count(len(r.Pods), "pod") + ", " + printable.Count(len(r.Nodes), "node") + "."
+	}
+	_, err := fmt.Fprintln(p.out, line)
 	return err
 }
 
-// narrow leaves some columns to -o wide, and cuts the last one short.
+// narrow leaves some columns to -o wide.
 func (p statusPrinter) narrow(table [][]string, from, to int) [][]string {
 	if p.wide {
 		return table
 	}
 	for i, row := range table {
-		row = slices.Delete(row, from, to)
-		row[len(row)-1] = printable.Short(row[len(row)-1], shortMessage)
-		table[i] = row
+		table[i] = slices.Delete(row, from, to)
 	}
 	return table
 }
 
 func (p statusPrinter) nodes(r survey.Report) [][]string {
 	here := map[string][]survey.Pod{}
-	for _, pod := range r.Pods {
+	for _, pod := range p.all.Pods {
 		here[pod.Node] = append(here[pod.Node], pod)
 	}
-	rows := [][]string{{"NODE", "AGENT", "BACKEND", "HOOKS", "PODS", "PODS FROM", "POD OF THE AGENT", "COMMIT", "WRITTEN", "LAST ERROR", "TROUBLE"}}
+	rows := [][]string{{"NODE", "AGENT", "BACKEND", "HOOKS", "PODS", "PODS FROM", "POD OF THE AGENT", "COMMIT", "WRITTEN", "TROUBLE"}}
 	for _, n := range r.Nodes {
-		var backend, up, from, commit, written, failure string
+		var backend, up, from, commit, written string
+		trouble := strings.Join(slices.Concat(n.Trouble, n.Notes), "; ")
 		if s := n.Status; s != nil {
 			backend, up, from, commit, written = s.Backend, hooks(n), s.PodsFrom, printable.Short(s.Revision, 12), age(s.Time, r.Time)
-			if e := s.LastError; e != nil {
-				failure = fmt.Sprintf("%s ago: %s: %s", age(e.Time, r.Time), e.Pod, e.Message)
+			if e := s.LastError; e != nil && p.wide {
+				trouble = printable.Joined(trouble, fmt.Sprintf("last error %s ago: %s: %s", age(e.Time, r.Time), e.Pod, e.Message))
 			}
 		}
 		pods := byState(here[n.Name])
 		if n.Asking > 0 {
 			pods = fmt.Sprintf("%d asking", n.Asking)
 		}
-		trouble := strings.Join(slices.Concat(n.Trouble, n.Notes), "; ")
-		rows = append(rows, []string{n.Name, agentWord(n), backend, up, pods, from, n.Agent, commit, written, failure, trouble})
+		rows = append(rows, []string{n.Name, agentWord(n), backend, up, pods, from, n.Agent, commit, written, trouble})
 	}
-	return p.narrow(rows, 5, 10)
+	return p.narrow(rows, 5, 9)
 }
 
 func agentWord(n survey.Node) string {

@@ -34,12 +34,12 @@ const (
 
 // words returns what a kind shows, and what to do if it does not hold.
 func (k Kind) words() (what, do string) {
-	const rules = "see whether the node has a ready agent and what it says of the pods: check, or run again with --keep and look at the annotations of the pods (docs/check.md#connectivity-test)"
+	const rules = "see whether the node has a ready agent and what it says of the pods: kubectl pod-network check, or run again with --keep and look at the annotations of the pods (docs/check.md#connectivity-test)"
 	switch k {
 	case KindOutbound:
 		return "the application's connections go to its proxy, which sees their destination", rules
 	case KindProxy:
-		return "the proxy's own connections leave the pod", "another project's rules may be in the pods as well: run again with --keep and look at them by inspect"
+		return "the proxy's own connections leave the pod", "another project's rules may be in the pods as well: run again with --keep and look at them by kubectl pod-network inspect"
 	case KindInbound:
 		return "connections from outside go to the pod's proxy, which sees their destination", rules
 	case KindExcluded:
@@ -47,7 +47,7 @@ func (k Kind) words() (what, do string) {
 	case KindPods:
 		return "the pods run", "see the pod's events: run again with --keep, and kubectl describe"
 	case KindReport:
-		return "the agent reports both pods as programmed", "the node has no agent, or the agent does not select the pods: check says which nodes lack an agent; compare --select with the agents' flag"
+		return "the agent reports both pods as programmed", "the node has no agent, or the agent does not select the pods: kubectl pod-network check says which nodes lack an agent; compare --select with the agents' flag"
 	}
 	return "", ""
 }

@@ -61,6 +61,8 @@ type Asked struct {
 	Settings []intent.Setting `json:"settings"`
 	// Notes are settings that may not have the effect that their author expects.
 	Notes []string `json:"notes,omitempty"`
+	// Mistyped are sentences about keys of the pod and its namespace that nobody reads, and that nearly are the agent's. Notes has them, too.
+	Mistyped []string `json:"mistyped,omitempty"`
 }
 
 // Reported is what the agent has written on the pod: the status annotation and the condition.

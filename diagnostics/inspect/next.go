@@ -42,12 +42,27 @@ func Advise(d Document) []string {
 	}
 	next = append(next, d.adviseDifference()...)
 	if len(next) == 0 {
-		say("nothing: the pod has what it asks for")
+		next = append(next, nothing)
 		if d.Asked.Redirect && d.unused() {
 			say("no rule has seen a packet yet: send some traffic and look again; the counters show which rule takes it")
 		}
 	}
 	return next
+}
+
+const nothing = "nothing: the pod has what it asks for"
+
+// AddMistyped adds sentences about keys of the pod and its namespace that nobody reads. The agent's answer has none.
+func (d *Document) AddMistyped(keys []string) {
+	if len(keys) == 0 {
+		return
+	}
+	d.Asked.Mistyped, d.Asked.Notes = keys, append(d.Asked.Notes, keys...)
+	var correct []string
+	for _, key := range keys {
+		correct = append(correct, "correct the key, which nobody reads: "+key)
+	}
+	d.Next = slices.Concat(correct, slices.DeleteFunc(d.Next, func(step string) bool { return step == nothing }))
 }
 
 // preempted reports whether foreign rules may decide before ours, and the pod's namespace does not accept that.

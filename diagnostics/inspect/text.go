@@ -194,10 +194,24 @@ func (d Document) verdict() string {
 		return "no listener: the rules are what the pod asks for, and " + d.Programmed.nobodyListens()
 	case d.Asked.Redirect && len(d.Others.Preempting) > 0:
 		return "in order, with a warning: the rules are what the pod asks for, and foreign rules may decide before them, which is accepted"
+	case len(d.Asked.Mistyped) > 0:
+		return d.misunderstood()
 	case d.Asked.Redirect:
 		return "in order: the rules are what the pod asks for"
 	}
 	return "in order: the pod asks for no rules and has none"
+}
+
+// misunderstood is the verdict on a pod that is in order but for a mistyped key.
+func (d Document) misunderstood() string {
+	whose, has := "pod", "the pod asks for no rules and has none"
+	if strings.HasPrefix(d.Asked.Mistyped[0], "namespace ") {
+		whose = "namespace"
+	}
+	if d.Asked.Redirect {
+		has = "the rules are what the pod asks for"
+	}
+	return "not understood: a setting of the " + whose + " has a key that nobody reads; without it " + has
 }
 
 // Failing reports whether the pod does not have what it asks for, or that is not known.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -50,8 +51,27 @@ func edited(edit func(d *Document)) Document {
 	return d
 }
 
+// mistyped adds a key that nobody reads to a document of an agent.
+func mistyped(d Document) Document {
+	d.AddMistyped([]string{"namespace shop: annotation traffic.sidecar.istio.io/excludeOutboundPort is not known: did you mean traffic.sidecar.istio.io/excludeOutboundPorts?"})
+	return d
+}
+
 // documents are of every kind, by what they are about.
 func documents() map[string]Document {
+	out := map[string]Document{
+		"mistyped": mistyped(edited(func(*Document) {})),
+		"mistyped-not-asked": mistyped(edited(func(d *Document) {
+			d.Asked = Asked{Reason: "neither the pod nor its namespace asks; annotate it"}
+			d.Programmed.Rules, d.Programmed.Backend, d.Reported = nil, "", Reported{}
+		})),
+	}
+	maps.Copy(out, documentsOfAgents())
+	return out
+}
+
+// documentsOfAgents are what agents answer.
+func documentsOfAgents() map[string]Document {
 	return map[string]Document{
 		"in-order":      edited(func(*Document) {}),
 		"in-order-wide": edited(func(*Document) {}),

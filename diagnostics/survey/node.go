@@ -29,7 +29,7 @@ type Node struct {
 	Notes   []string `json:"notes,omitempty"`
 }
 
-// nodesOf joins nodes and agents. client is this program's version. Without the right to list nodes, it has the agents' nodes.
+// nodesOf joins nodes and agents. client is this program's version, "" if it is not known. Without the right to list nodes, it has the agents' nodes.
 func nodesOf(nodes []corev1.Node, listed bool, agents []cluster.Agent, client string, now time.Time) []Node {
 	rows := map[string]*Node{}
 	for i := range nodes {
@@ -72,6 +72,8 @@ func (n *Node) addAgent(agents []cluster.Agent, client string, now time.Time) {
 	n.Agent = a.Namespace + "/" + a.Name
 	if i := slices.IndexFunc(agents, cluster.Agent.Crashing); i >= 0 {
 		n.Trouble = append(n.Trouble, "agent "+agents[i].Name+" "+agents[i].Crashes.String()+": "+cluster.Rollback)
+	} else if i := slices.IndexFunc(agents[1:], func(a cluster.Agent) bool { return a.Pod.DeletionTimestamp == nil && a.Stuck(now) }); i >= 0 {
+		n.Trouble = append(n.Trouble, "agent "+agents[i+1].Name+" does not start: "+whyNotReady(agents[i+1]))
 	} else if len(agents) > 1 {
 		n.Notes = append(n.Notes, "two agents: one takes over from the other")
 	}
@@ -103,7 +105,7 @@ func (n *Node) addStatus(said agentstatus.Status, client string) {
 	if !early && offered && !n.Settling {
 		n.Notes = append(n.Notes, "no early hook: pods start before their rules are there")
 	}
-	if said.Version != client {
+	if client != "" && said.Version != client {
 		n.Notes = append(n.Notes, "the agent is of another release than this program ("+client+")")
 	}
 }
@@ -111,6 +113,8 @@ func (n *Node) addStatus(said agentstatus.Status, client string) {
 // whyNotReady says what an agent's pod waits for.
 func whyNotReady(a cluster.Agent) string {
 	switch {
+	case a.Waiting != "" && a.Creating():
+		return a.Waiting + ": kubectl pod-network check says why"
 	case a.Waiting != "":
 		return a.Waiting
 	case a.Pod.DeletionTimestamp != nil:

@@ -39,6 +39,9 @@ func (s State) Failing() bool {
 	return slices.Contains([]State{ProxyNotReady, NoListener, Failed, Contended, Preempted, NoAgent, Unreported}, s)
 }
 
+// Problem reports whether the pod needs somebody: it fails, or more has to be said of it than of a pod that has what it asks for.
+func (p Pod) Problem() bool { return p.State.Failing() || p.remarkable }
+
 // Pod is one pod that asks for redirection, or has a report.
 type Pod struct {
 	Namespace string    `json:"namespace"`
@@ -57,6 +60,8 @@ type Pod struct {
 	Late     string    `json:"late,omitempty"`
 	Reported time.Time `json:"reported,omitzero"`
 	Notes    string    `json:"notes,omitempty"`
+
+	remarkable bool // a problem in a state that does not fail
 }
 
 // place is what a pod's state depends on beside the pod.
@@ -76,12 +81,7 @@ func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
 	reported := condition != nil || status != ""
 	want, err := intent.Of(pod, at.namespace, config())
 	profile, _ := intent.ProxyProfile(pod, at.namespace) // err is the same error
-	near := intent.Misplaced(pod.Annotations, pod.Labels)
-	if at.namespace != nil {
-		for _, about := range intent.Misplaced(at.namespace.Annotations, at.namespace.Labels) {
-			near = append(near, "namespace "+at.namespace.Name+": "+about)
-		}
-	}
+	near := intent.MisplacedOf(pod, at.namespace)
 	if !reported && !want.Asked && err == nil && len(near) == 0 { // who has mistyped the annotation, or its value, has asked as well
 		return out, false
 	}
@@ -105,6 +105,10 @@ func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
 	if watched := !slices.Contains([]State{NoAgent, Skipped, Removed, Others}, out.State); watched && out.Node != "" && at.withoutAgent(out.Node) {
 		out.Message = printable.Joined(out.Message, "node "+out.Node+" has no agent now: nobody repairs the rules")
 	}
+	if out.Late != "" && out.State != Removed {
+		out.Message = printable.Joined(out.Message, "its first container had been running for "+out.Late+" when its rules came into force")
+	}
+	out.remarkable = len(near) > 0 || out.State == Programmed && out.Message != "" || out.State == Skipped && want.Asked && !want.Reason.Chosen()
 	return out, true
 }
 

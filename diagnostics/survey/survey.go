@@ -28,7 +28,7 @@ type Options struct {
 	Labels, Node string
 	// AgentNamespace has the agents; empty means all.
 	AgentNamespace string
-	// Version is this program's.
+	// Version is this program's; "" if it is not known.
 	Version string
 }
 
@@ -50,6 +50,13 @@ type Report struct {
 func (r Report) Failing() bool {
 	return len(r.Trouble) > 0 || slices.ContainsFunc(r.Nodes, func(n Node) bool { return len(n.Trouble) > 0 }) ||
 		slices.ContainsFunc(r.Pods, func(p Pod) bool { return p.State.Failing() })
+}
+
+// Problems returns the report with the pods and nodes that need somebody, and no others.
+func (r Report) Problems() Report {
+	r.Nodes = slices.DeleteFunc(slices.Clone(r.Nodes), func(n Node) bool { return len(n.Trouble) == 0 })
+	r.Pods = slices.DeleteFunc(slices.Clone(r.Pods), func(p Pod) bool { return !p.Problem() })
+	return r
 }
 
 // asked is what the API server has answered about everything but pods.

@@ -25,10 +25,13 @@ func TestAsk_pod_hasItsState(t *testing.T) {
 		want      State // empty: not shown
 		wantWords string
 	}{
-		"programmed":                                {newPod("n", "p", "a", reports("initialized", "Initialized", "True")), Programmed, ""},
-		"programmed, proxy silent":                  {newPod("n", "p", "a", reports("initialized", "ProxyNotReady", "False")), ProxyNotReady, "because"},
-		"programmed, its proxy starts":              {newPod("n", "p", "a", young, reports("initialized", "ProxyNotReady", "False")), Waiting, "because"},
-		"nobody listens":                            {newPod("n", "p", "a", reports("initialized", "NoListener", "True"), saysOfItself("traffic is redirected; nobody listens on 15006: connections are refused")), NoListener, "traffic is redirected; nobody listens on 15006: connections are refused"},
+		"programmed":                   {newPod("n", "p", "a", reports("initialized", "Initialized", "True")), Programmed, ""},
+		"programmed, proxy silent":     {newPod("n", "p", "a", reports("initialized", "ProxyNotReady", "False")), ProxyNotReady, "because"},
+		"programmed, its proxy starts": {newPod("n", "p", "a", young, reports("initialized", "ProxyNotReady", "False")), Waiting, "because"},
+		"nobody listens":               {newPod("n", "p", "a", reports("initialized", "NoListener", "True"), saysOfItself("traffic is redirected; nobody listens on 15006: connections are refused")), NoListener, "traffic is redirected; nobody listens on 15006: connections are refused"},
+		"started before its rules": {newPod("n", "p", "a", reports("initialized", "Initialized", "True"), func(p *corev1.Pod) {
+			p.Annotations[podreport.KeyDetails] = `{"late":"1.204s"}`
+		}), Programmed, "its first container had been running for 1.204s when its rules came into force"},
 		"opted out":                                 {newPod("n", "p", "a", reports("removed", "Removed", "True")), Removed, "because"},
 		"asked and was skipped":                     {newPod("n", "p", "a", asks, reports("", "NotRequired", "True")), Skipped, "because"},
 		"another project's":                         {newPod("n", "p", "a", reports("", "ProgrammedByOthers", "True")), Others, "because"},

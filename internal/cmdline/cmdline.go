@@ -127,8 +127,8 @@ func nearestFlag(flags *pflag.FlagSet, typed string) string {
 
 // Exit codes other than 0. docs/commands.md says what they mean, as a test checks.
 const (
-	ExitError   = 1 // an error; `status`: something does not have what it asks for
-	ExitUnasked = 2 // `status`: the cluster could not be asked, or not about all that was asked for; so it is with a wrong flag
+	ExitError   = 1 // an error; `status`: something does not have what it asks for; `explain`: a setting is refused, or with --strict there is another fault
+	ExitUnasked = 2 // `status`: the cluster could not be asked, or not about all that was asked for; `explain`: a file could not be read, or none has pods; so it is with a wrong flag
 	ExitDrift   = 3 // `rules verify`, `inspect`: the rules differ from what the pod asks for, or foreign chains see packets before them; `inspect`: or the rules are not known
 )
 
@@ -137,8 +137,13 @@ type ExitCode int
 
 func (c ExitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
-// Unasked marks an error of a command that could not ask the cluster.
-func Unasked(err error) error { return unaskedError{err} }
+// Unasked marks an error of a command that could not ask the cluster, or read the files.
+func Unasked(err error) error {
+	if err == nil {
+		return nil
+	}
+	return unaskedError{err}
+}
 
 type unaskedError struct{ error }
 

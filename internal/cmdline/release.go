@@ -22,6 +22,14 @@ func Version() string {
 // BuildInfo says what the program was built from.
 type BuildInfo struct{ Version, Revision string }
 
+// Comparable returns the version, or "" for a program that has neither a tag nor a commit: it must not be compared with that of another one.
+func (b BuildInfo) Comparable() string {
+	if b.Version == Release+"-dev" {
+		return ""
+	}
+	return b.Version
+}
+
 // Build returns what Go has stamped into the program.
 func Build() BuildInfo {
 	info, ok := debug.ReadBuildInfo()

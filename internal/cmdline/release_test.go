@@ -25,8 +25,12 @@ func TestVersionOfABuild(t *testing.T) {
 			if tc.commit != "" {
 				info.Settings = []debug.BuildSetting{{Key: "vcs.revision", Value: tc.commit}, {Key: "vcs.modified", Value: tc.modified}}
 			}
-			if got := buildOf(info); got != tc.want {
+			got := buildOf(info)
+			if got != tc.want {
 				t.Errorf("got %+v, want %+v", got, tc.want)
+			}
+			if known := got.Comparable() != ""; known != (tc.commit != "") {
+				t.Errorf("%q is comparable: %t", got.Version, known)
 			}
 		})
 	}

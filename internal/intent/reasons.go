@@ -32,3 +32,8 @@ const (
 
 	UnsupportedRuntime Reason = "the pod's runtime class does not use the node's kernel for its network (--unsupported-runtime-handlers); choose another one to have traffic redirected"
 )
+
+// Chosen reports whether the pod is left alone because somebody has decided so.
+func (r Reason) Chosen() bool {
+	return r == IstioInit || r == OptedOut || r == ModeNone || r == NamespaceModeNone
+}

@@ -102,6 +102,18 @@ func Misplaced(annotations, labels map[string]string) []string {
 	return append(mistyped(annotations), mislabelled(labels)...)
 }
 
+// MisplacedOf is Misplaced of a pod and of its namespace, which may be nil. Sentences about the namespace begin with its name.
+func MisplacedOf(pod *corev1.Pod, ns *corev1.Namespace) []string {
+	out := Misplaced(pod.Annotations, pod.Labels)
+	if ns == nil {
+		return out
+	}
+	for _, about := range Misplaced(ns.Annotations, ns.Labels) {
+		out = append(out, "namespace "+ns.Name+": "+about)
+	}
+	return out
+}
+
 // mistyped returns a sentence for each unknown annotation that looks like a known one.
 func mistyped(annotations map[string]string) (out []string) {
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
