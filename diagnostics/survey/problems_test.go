@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"istio-pod-network-controller/internal/agentstatus"
+	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/test/standins/apistandin"
 )
 
@@ -37,7 +38,10 @@ func TestReport_problems_areWhatNeedsSomebody(t *testing.T) {
 		"on-the-hosts-network":       {"a", []func(*corev1.Pod){asks, func(p *corev1.Pod) { p.Spec.HostNetwork = true }}, true},
 		"mistyped":                   {"a", []func(*corev1.Pod){mistyped}, true},
 		"mistyped-and-programmed":    {"a", []func(*corev1.Pod){mistyped, programmed}, true},
-		"nobody-listens":             {"a", []func(*corev1.Pod){programmed, saysOfItself("traffic is redirected; nobody listens on 15006: connections are refused")}, true},
+		"nobody-listens":             {"a", []func(*corev1.Pod){reports("initialized", "NoListener", "True")}, true},
+		"started-before-its-rules": {"a", []func(*corev1.Pod){programmed, func(p *corev1.Pod) {
+			p.Annotations[podreport.KeyDetails] = `{"late":"1.204s"}`
+		}}, true},
 	} {
 		want[name] = c.want
 		s.Pods = append(s.Pods, newPod("n", name, c.node, c.change...))

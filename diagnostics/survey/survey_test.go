@@ -15,6 +15,7 @@ import (
 	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/test/standins/apistandin"
 )
 
