@@ -98,18 +98,24 @@ func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
 	} else {
 		out.State, out.Message = at.unreported(pod, want, profile)
 	}
-	out.Message = printable.Joined(out.Message, strings.Join(near, "; "))
-	if runs := out.State == Programmed || out.State == ProxyNotReady; runs && profile != "" && !at.proxiesOn(out.Node) {
-		out.Message = printable.Joined(out.Message, "the agent of node "+out.Node+" runs no proxies now: nobody looks after the pod's, so re-create the pod, or switch sidecars.enabled on")
-	}
-	if watched := !slices.Contains([]State{NoAgent, Skipped, Removed, Others}, out.State); watched && out.Node != "" && at.withoutAgent(out.Node) {
-		out.Message = printable.Joined(out.Message, "node "+out.Node+" has no agent now: nobody repairs the rules")
-	}
-	if out.Late != "" && out.State != Removed {
-		out.Message = printable.Joined(out.Message, "its first container had been running for "+out.Late+" when its rules came into force")
-	}
+	out.Message = at.remarked(out, profile, near)
 	out.remarkable = len(near) > 0 || out.State == Programmed && out.Message != "" || out.State == Skipped && want.Asked && !want.Reason.Chosen()
 	return out, true
+}
+
+// remarked returns the message of a pod with what is to be said of it beside its report.
+func (at place) remarked(p Pod, profile string, near []string) string {
+	message := printable.Joined(p.Message, strings.Join(near, "; "))
+	if p.Late != "" && p.State != Removed {
+		message = printable.Joined(message, "its first container had been running for "+p.Late+" when its rules came into force")
+	}
+	if runs := p.State == Programmed || p.State == ProxyNotReady; runs && profile != "" && !at.proxiesOn(p.Node) {
+		message = printable.Joined(message, "the agent of node "+p.Node+" runs no proxies now: nobody looks after the pod's, so re-create the pod, or switch sidecars.enabled on")
+	}
+	if watched := !slices.Contains([]State{NoAgent, Skipped, Removed, Others}, p.State); watched && p.Node != "" && at.withoutAgent(p.Node) {
+		message = printable.Joined(message, "node "+p.Node+" has no agent now: nobody repairs the rules")
+	}
+	return message
 }
 
 // config is an agent's that knows every profile: only the agents can say what becomes of a choice.

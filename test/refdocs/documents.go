@@ -57,6 +57,13 @@ func (s *source) members(dir, name, path string) (all []member, err error) {
 	}
 	texts := commentsOf(structure)
 	for i, field := range structure.Fields.List {
+		if embedded, ok := field.Type.(*ast.Ident); ok && len(field.Names) == 0 { // its fields are the struct's
+			below, err := s.members(dir, embedded.Name, path)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, below...)
+		}
 		key, optional := jsonName(field)
 		if key == "" {
 			continue
@@ -180,10 +187,14 @@ func jsonName(field *ast.Field) (name string, optional bool) {
 func commentsOf(structure *ast.StructType) []string {
 	names, keys := []string{}, []string{}
 	for _, field := range structure.Fields.List {
-		key, _ := jsonName(field)
-		names, keys = append(names, field.Names[0].Name), append(keys, "`"+key+"`")
+		key, name := "", ""
+		if len(field.Names) > 0 {
+			key, _ = jsonName(field)
+			name = field.Names[0].Name
+		}
+		names, keys = append(names, name), append(keys, "`"+key+"`")
 	}
-	anyName := strings.Join(names, "|")
+	anyName := strings.Join(slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "" }), "|")
 	subject := regexp.MustCompile(`^(?:(?:` + anyName + `)(?:, | and )?)+ `)
 	texts, last := make([]string, len(names)), 0
 	for i, field := range structure.Fields.List {
