@@ -108,7 +108,7 @@ func (h *coreHolder) check(context.Context) error {
 }
 
 // current returns why the core, if there is one, is not made of what the API server says now, or nil. An agent that started with what was kept is not
-// ready: a release that cannot ask the API server must not take the place of one that can.
+// ready: a release without the API server must not take the place of a release with it.
 func (h *coreHolder) current(ctx context.Context) error {
 	if err := h.check(ctx); err != nil {
 		return err
