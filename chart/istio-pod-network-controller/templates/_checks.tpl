@@ -98,7 +98,7 @@ The agent runs proxies by the runtime's CRI. Without the policy its right to cre
 {{- if not $v.proxies.enabled }}{{ $missing = append $missing "an agent that runs proxies (proxies.enabled=true)" }}{{ end -}}
 {{- if not $v.proxies.istio.image }}{{ $missing = append $missing "the image of Istio's proxy, of the control plane's version (proxies.istio.image)" }}{{ end -}}
 {{- if eq $v.runtime.name "docker" }}{{ $missing = append $missing "nodes with containerd or CRI-O (runtime.name)" }}{{ end -}}
-{{- if not .narrowed }}{{ $missing = append $missing "the policies that bound the agent's tokens (Kubernetes 1.30, admission.restrictAgent=auto; for `helm template` --api-versions admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy)" }}{{ end -}}
+{{- if not .narrowed }}{{ $missing = append $missing (printf "the policies that bound the agent's tokens (admission.restrictAgent=%v; Kubernetes 1.30; `helm template` knows no cluster: --api-versions admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy)" $v.admission.restrictAgent) }}{{ end -}}
 {{- with $missing }}{{ fail (printf "proxies.istio.enabled=true needs: %s" (join "; " .)) }}{{ end -}}
 {{- end -}}
 {{- end -}}

@@ -193,7 +193,7 @@ func (s *server) takesEveryTwoValues(t *testing.T) {
 func (s *server) policies(t *testing.T, admission, selection string, nonce int) {
 	t.Helper()
 	timeout := fmt.Sprintf("%dms", 60000+nonce)
-	s.install(t, fmt.Sprintf("{select: %s, admission: {waitContainer: true, waitTimeout: %s%s}}", selection, timeout, admission))
+	s.install(t, fmt.Sprintf("{redirection.select: %s, admission: {waitContainer: true, waitTimeout: %s%s}}", selection, timeout, admission))
 	eventually(t, "the API server follows the policies", func(ctx context.Context) error {
 		// A pod that every value of select selects.
 		pod := shape{namespace: "default", change: changes(annotate(initialize, "true", "sidecar.istio.io/status", "{}"), container("istio-proxy"))}.pod()

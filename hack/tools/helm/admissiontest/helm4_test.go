@@ -9,12 +9,12 @@ import (
 )
 
 // everyObject are values with which the chart renders each kind of object that the API server has.
-const everyObject = `{cni: install, select: either, startupTaint: true, fullnameOverride: redirector, resourceQuota: {enabled: true}, inspect: {enabled: true},
+const everyObject = `{hooks.cni.mode: install, redirection.select: either, hooks.startupTaint.enabled: true, fullnameOverride: redirector, resourceQuota: {enabled: true}, inspect: {enabled: true},
   metrics: {secure: true, tlsSecret: tls, dashboard: {enabled: true}, prometheusRule: {enabled: true}, serviceMonitor: {enabled: true,
     relabelings: [{targetLabel: cluster, replacement: a}], metricRelabelings: [{targetLabel: cluster, replacement: a}]}},
-  sidecars: {enabled: true, secrets: [registry], istio: {enabled: true, image: a},
+  proxies: {enabled: true, secrets: [registry], istio: {enabled: true, image: a},
     shared: [{profile: edge, image: a, command: [b], lifecycle: {}, env: [{name: A, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}]}]},
-  extraEnv: [{name: A, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}, {name: B, valueFrom: {resourceFieldRef: {resource: requests.cpu}}}],
+  agent.extraEnv: [{name: A, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}, {name: B, valueFrom: {resourceFieldRef: {resource: requests.cpu}}}],
   extraVolumes: [{name: extra, projected: {sources: [{serviceAccountToken: {path: token}}, {downwardAPI: {items: [{path: a, fieldRef: {fieldPath: metadata.uid}}]}}]}}],
   extraVolumeMounts: [{name: extra, mountPath: /extra, readOnly: false}],
   admission: {enabled: true, waitContainer: true, requiredPlugins: true, restrictAgent: true, allowOptOut: false}}`

@@ -17,7 +17,7 @@ import (
 
 // withProxies are values of a release with the profile istio; more is behind them.
 func withProxies(more string) string {
-	return "{sidecars: {enabled: true, istio: {enabled: true, image: a}}, admission: {restrictAgent: true}" + more + "}"
+	return "{proxies: {enabled: true, istio: {enabled: true, image: a}}, admission: {restrictAgent: true}" + more + "}"
 }
 
 // Proxies are switched on by an upgrade: it needs the definitions, and says so where a chart without any, or --skip-crds, has left none.
@@ -52,11 +52,11 @@ func TestHelm4_conflictsWithWhatPeopleChange(t *testing.T) {
 	args := strings.Replace(asJSON(before.Spec.Template.Spec.Containers[0].Args), "--log-level=info", "--log-level=error", 1)
 	s.patchAgent(t, "kubectl-rollout", `{"spec": {"template": {"spec": {"containers": [{"name": "agent", "args": `+args+`}]}}}}`)
 	const conflict = `conflict with "kubectl-rollout" using apps/v1: .spec.template.spec.containers[name="agent"].args`
-	_, err = four.upgrade(t, "{logLevel: debug}")
+	_, err = four.upgrade(t, "{agent.logLevel: debug}")
 	expectDenied(t, err, conflict)
 	s.wantArgument(t, "--log-level=error")
 	expectDenied(t, four.rollback(1), conflict)
-	_, err = forced.upgrade(t, "{logLevel: debug}")
+	_, err = forced.upgrade(t, "{agent.logLevel: debug}")
 	must(t, err)
 	s.wantArgument(t, "--log-level=debug")
 	_, err = four.upgrade(t, "{}")
