@@ -96,7 +96,7 @@ func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
 	}
 	out.Message = printable.Joined(out.Message, strings.Join(near, "; "))
 	if runs := out.State == Programmed || out.State == ProxyNotReady; runs && profile != "" && !at.proxiesOn(out.Node) {
-		out.Message = printable.Joined(out.Message, "the agent of node "+out.Node+" runs no proxies now: nobody looks after the pod's, so re-create the pod, or switch sidecars.enabled on")
+		out.Message = printable.Joined(out.Message, "the agent of node "+out.Node+" runs no proxies now: nobody looks after the pod's, so re-create the pod, or switch proxies.enabled on")
 	}
 	if watched := !slices.Contains([]State{NoAgent, Skipped, Removed, Others}, out.State); watched && out.Node != "" && at.withoutAgent(out.Node) {
 		out.Message = printable.Joined(out.Message, "node "+out.Node+" has no agent now: nobody repairs the rules")
@@ -168,7 +168,7 @@ func (at place) unreported(pod *corev1.Pod, want intent.Intent, profile string) 
 	}
 	if profile != "" && !at.proxiesOn(node) {
 		return Unreported, "it has chosen the ProxyProfile " + profile + ", and the agent of node " + node +
-			" runs no proxies: switch sidecars.enabled on, or take the annotation " + intent.KeySidecar + " away"
+			" runs no proxies: switch proxies.enabled on, or take the annotation " + intent.KeySidecar + " away"
 	}
 	return Unreported, "it runs, and the agent of node " + node + " says nothing about it; see the agent's log"
 }

@@ -39,7 +39,7 @@ func TestMigrateTroubleshootingShowsTheCause(t *testing.T) {
 		"listeners":      {"3A99\n", "3A9E\n"},
 		"counters":       {"15001", "15006", "packets"},
 		"direct":         {"annotated"},
-		"taints":         {"NODE", s.node.NodeName, "startupTaint: true"},
+		"taints":         {"NODE", s.node.NodeName, "enabled: true"},
 		"readyz":         {s.agent(t).Name + " is ready"},
 		"previous":       {agentName},
 		"daemonset":      {"DESIRED", agentName},

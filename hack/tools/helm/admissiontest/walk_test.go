@@ -41,6 +41,25 @@ func TestRelease_proxiesByAnUpgrade(t *testing.T) {
 	}
 }
 
+// A release keeps its values by --reuse-values while the chart stays the same.
+func TestRelease_reusedValues_ofTheSameChart_stay(t *testing.T) {
+	s := startServer(t)
+	s.namespace(t, release, nil, nil)
+	three, four := s.helm3(t), s.helm4(t, false)
+	three.reuse, four.reuse = true, true
+	for name, helm := range map[string]engine{"Helm 3": three, "Helm 4": four} {
+		t.Run(name, func(t *testing.T) {
+			made := helm.install(t, "{agent.logLevel: debug, redirection.defaults: {ipv6: direct}}")
+			more, err := helm.upgrade(t, "hooks.failOpen: true")
+			must(t, err)
+			for _, argument := range []string{"--log-level=debug", "--ipv6=direct", "--fail-open=true"} {
+				s.wantArgument(t, argument)
+			}
+			s.remove(t, append(made, more...))
+		})
+	}
+}
+
 // What docs/upgrade.md and docs/install.md say of Helm 4: who changes what Helm has applied, by whatever tool, is another manager.
 func TestHelm4_conflictsWithWhatPeopleChange(t *testing.T) {
 	s := startServer(t)
