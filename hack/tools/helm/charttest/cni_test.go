@@ -66,13 +66,17 @@ func TestClustersThatCannotWorkAreRefused(t *testing.T) {
 	for name, tc := range map[string]struct{ in, version, kind, want string }{
 		"OpenShift with Kubernetes' configurations": {in: "{hooks.cni.mode: install, kubernetesDistribution: openshift, hooks.cni.confDir: /etc/cni/net.d}", want: "/etc/kubernetes/cni/net.d"},
 		"OpenShift with Kubernetes' programs":       {in: "{hooks.cni.mode: install, kubernetesDistribution: openshift, hooks.cni.binDir: /opt/cni/bin}", want: "/var/lib/cni/bin"},
-		"a cluster that is OpenShift":               {in: "{}", kind: openshift, want: "kubernetesDistribution=openshift"},
+		"a cluster that is OpenShift":               {in: "{}", kind: openshift, want: "set kubernetesDistribution=openshift"},
 		"a cluster that is k3s":                     {in: "hooks.cni.mode: install", version: "v1.36.0+k3s1", want: "kubernetesDistribution=k3s"},
 		"a cluster on GKE":                          {in: "hooks.cni.mode: install", version: "v1.36.0-gke.100", want: "kubernetesDistribution=gke"},
 		"MicroK8s, by its socket":                   {in: "{hooks.cni.mode: install, runtime.endpoint: 'unix:///var/snap/microk8s/common/run/containerd.sock'}", want: "kubernetesDistribution=microk8s"},
 		"one whose directories are named":           {in: "{hooks.cni.mode: install, hooks.cni.binDir: /x/bin, hooks.cni.confDir: /x/conf}", version: "v1.36.0+k3s1"},
 		"a Kubernetes that is too old":              {in: "{}", version: "v1.27.16", want: "which is incompatible with Kubernetes"},
 		"the oldest one, of a vendor":               {in: "{}", version: "v1.28.0-gke.1286000"},
+		"kubelets that serve no pods":               {in: "pods.from: kubelet", version: "v1.36.5", want: "pods.from=kubelet needs Kubernetes 1.37: the cluster has v1.36.5 (`helm template` knows no cluster: --kube-version)"},
+		"no reading as the node":                    {in: "pods.readAsNode: true", version: "v1.35.4", want: "pods.readAsNode=true needs Kubernetes 1.36"},
+		"reading as the node, of a vendor":          {in: "pods.readAsNode: true", version: "v1.36.0-gke.100"},
+		"no field for AppArmor":                     {in: "agent.appArmorProfile: {type: RuntimeDefault}", version: "v1.29.9", want: "agent.appArmorProfile needs Kubernetes 1.30"},
 		"one without the chain":                     {in: "{}", version: "v1.36.0+k3s1"},
 	} {
 		t.Run(name, func(t *testing.T) {
