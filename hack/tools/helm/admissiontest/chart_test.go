@@ -192,8 +192,8 @@ func (s *server) takesEveryTwoValues(t *testing.T) {
 // Each configuration is recognised by its waitResources.
 func (s *server) policies(t *testing.T, admission, selection string, nonce int) {
 	t.Helper()
-	memory := fmt.Sprintf("%d1", 3200000+nonce) // as quantities are written: no whole number of k
-	s.install(t, fmt.Sprintf("{redirection.select: %s, admission: {waitContainer: true, waitResources: {limits: {memory: '%s'}}%s}}", selection, memory, admission))
+	memory := fmt.Sprintf("%d1", 4000000+nonce) // no whole number of k
+	s.install(t, fmt.Sprintf("{redirection.select: %s, admission: {waitContainer: true, waitResources: {requests: {memory: '%s'}, limits: {memory: '%s'}}%s}}", selection, memory, memory, admission))
 	eventually(t, "the API server follows the policies", func(ctx context.Context) error {
 		// A pod that every value of select selects.
 		pod := shape{namespace: "default", change: changes(annotate(initialize, "true", "sidecar.istio.io/status", "{}"), container("istio-proxy"))}.pod()
