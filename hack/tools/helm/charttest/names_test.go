@@ -95,8 +95,8 @@ func TestOldNames_everyValueOfTheOldChart_isKnown(t *testing.T) {
 	}
 	for name, to := range old {
 		to, _ := to.(string)
-		if new, _, _ := strings.Cut(strings.ReplaceAll(to, ":", ","), ","); new != "gone" && !isThere(new) {
-			t.Errorf("%s is now %q, which is no value", name, new)
+		if place, _, _ := strings.Cut(strings.ReplaceAll(to, ":", ","), ","); place != "gone" && !isThere(place) {
+			t.Errorf("%s is now %q, which is no value", name, place)
 		}
 	}
 }

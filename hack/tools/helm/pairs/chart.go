@@ -72,8 +72,10 @@ func samples() map[string][]any {
 		"proxies.istio.namespaceSelector": {object{}}, "proxies.istio.spec": {object{"istio": object{"update": object{"handover": object{"none": object{}}}}}},
 		"redirection.excludeNamespaces": {list{}}, "redirection.unsupportedRuntimeHandlers": {list{}},
 		// Not each key by itself: what is left out of it is the program's.
-		"redirection.defaults": {object{"interceptionMode": "TPROXY", "includeInboundPorts": list{80, 8080}, "excludeInboundPorts": list{}, "envoyPort": 25001, "envoyInboundPort": 25006, "envoyTunnelPort": 25008, "foreignRules": "warn"},
-			object{"interceptionMode": "NONE", "inboundPorts": "listening", "includeOutboundIPRanges": list{"10.0.0.0/8", "fd00::/8"}, "excludeOutboundIPRanges": list{"10.96.0.0/12"}, "includeOutboundPorts": list{3306}, "excludeOutboundPorts": list{22}, "holdSeconds": 0, "ipv6": "direct"}},
+		"redirection.defaults": {
+			object{"interceptionMode": "TPROXY", "includeInboundPorts": list{80, 8080}, "excludeInboundPorts": list{}, "envoyPort": 25001, "envoyInboundPort": 25006, "envoyTunnelPort": 25008, "foreignRules": "warn"},
+			object{"interceptionMode": "NONE", "inboundPorts": "listening", "includeOutboundIPRanges": list{"10.0.0.0/8", "fd00::/8"}, "excludeOutboundIPRanges": list{"10.96.0.0/12"}, "includeOutboundPorts": list{3306}, "excludeOutboundPorts": list{22}, "holdSeconds": 0, "ipv6": "direct"},
+		},
 		"serviceAccount.annotations": {object{"a": "b"}}, "serviceAccount.name": {"own"},
 	}
 }
