@@ -62,7 +62,7 @@ func TestLifecycleUpgradeRollbackRemoval(t *testing.T) {
 	s := newQuietSpace(t, asked())
 	s.remove(t, r)
 	objects, files := s.objects(t), s.files(t)
-	// Values of an older chart come along.
+	// What people have set comes along.
 	r.do(t, "upgrade", r.before, "--install", "--create-namespace", "--set", "kubernetesDistribution=Kubernetes", "--set", "hooks.cni.mode=install")
 	s.wantAgent(t, "before")
 
