@@ -138,7 +138,7 @@ func (l locator) identify(ctx context.Context, v visit, s podnet.Sandbox, asked 
 			return podnet.Identity{}, fmt.Errorf("sandbox %s was replaced meanwhile: %w", s.ID, podnet.ErrNotReady)
 		case errors.Is(errIdentify, podnet.ErrGone), errors.Is(errIdentify, fs.ErrPermission):
 			return podnet.Identity{}, fmt.Errorf("%s cannot be opened though sandbox %s runs, and the runtime names no other path: "+
-				"install with processFallback=true", s.NetNS, s.ID)
+				"install with runtime.processFallback=true", s.NetNS, s.ID)
 		}
 	}
 	if errIdentify != nil {

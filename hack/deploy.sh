@@ -8,9 +8,9 @@ helm=${HELM:-$(make -s print-helm)}
 
 # The chart takes the image that the backend needs.
 image=image
-if [[ " $* " == *" backend=iptables "* ]]; then image=image-iptables; fi
+if [[ " $* " == *" redirection.backend=iptables "* ]]; then image=image-iptables; fi
 hack/cluster/kc load "build/$image.tar"
 # The image's name stays the same from build to build; the digest makes running agents give way to another build.
 digest=$(sha256sum <"build/$name" | cut -c1-16)
 hack/cluster/kc exec -- "$helm" upgrade --install "$name" "chart/$name" --namespace "$name" --create-namespace \
-  --set-string "podAnnotations.build=$digest" --wait --timeout 2m "$@" >/dev/null
+  --set-string "agent.podAnnotations.build=$digest" --wait --timeout 2m "$@" >/dev/null

@@ -25,7 +25,7 @@
 # E2E_RELEASE is how long each release that never becomes ready stays: 20s unless it says otherwise.
 # E2E_BENCH=small runs the benchmarks behind the tests of the rounds nftables and nri, each once with small sizes: their figures say nothing, but
 # they work when somebody wants figures.
-# E2E_BURST is how many pods start at once in them, E2E_PODS the chart's podsFrom, E2E_VALUES are more arguments to helm.
+# E2E_BURST is how many pods start at once in them, E2E_PODS the chart's pods.from, E2E_VALUES are more arguments to helm.
 # E2E_OPTIMIZED=1 compiles the agent as a release is, for figures: it takes minutes longer, because nothing else is compiled so.
 # A test that fails is a failure. Up to three that fail beside others run again, once and alone, to show whether others made them fail.
 set -euo pipefail
@@ -152,7 +152,7 @@ leave_chain() {
     exit 1
   fi
   say "turning the CNI hook off"
-  hack/deploy.sh --set nri=off --set cni=off
+  hack/deploy.sh --set hooks.nri.mode=off --set hooks.cni.mode=off
   wait_left
 }
 
@@ -237,11 +237,11 @@ fresh=$PWD/build/fresh.json
 (cd test/e2e && E2E_RECORD=$fresh exec ../../$kc exec -- ../../build/e2e.test)
 
 servers=() # name servers: containerd reports those of a sandbox
-if [[ $runtime == crio ]]; then servers=(--set 'clusterDNS={10.96.0.10}'); fi
+if [[ $runtime == crio ]]; then servers=(--set 'agent.extraArgs={--cluster-dns=10.96.0.10}'); fi
 for backend in "${backends[@]}"; do
   if [[ $backend == none ]]; then continue; fi
   say "installing the agent with the backend $backend"
-  hack/deploy.sh --set "backend=$backend" --set select=either --set nri=off --set cni=off --set inspect.enabled=true "${servers[@]}"
+  hack/deploy.sh --set "redirection.backend=$backend" --set redirection.select=either --set hooks.nri.mode=off --set hooks.cni.mode=off --set inspect.enabled=true "${servers[@]}"
   say "running the tests"
   E2E_BACKEND=$backend tests "$backend" 30m -test.parallel 8 "$@"
 done
@@ -254,7 +254,7 @@ hook() {
   if [[ $hooks != *" $way "* ]]; then return; fi
   say "installing the agent so that no pod starts without its rules: $way"
   # shellcheck disable=SC2086 # words
-  hack/deploy.sh --set backend=nftables --set select=either "$@" ${E2E_PODS:+--set podsFrom=$E2E_PODS} ${E2E_VALUES:-}
+  hack/deploy.sh --set redirection.backend=nftables --set redirection.select=either "$@" ${E2E_PODS:+--set pods.from=$E2E_PODS} ${E2E_VALUES:-}
   say "running the tests of first packets"
   E2E_HOOK=$way tests "$way" 30m "${asked[@]}"
 }
@@ -262,22 +262,22 @@ asked=("$@")
 export E2E_CHAOS_SEED=${E2E_CHAOS_SEED-4} E2E_POWERCUT_SEED=${E2E_POWERCUT_SEED-193}
 before=$(configuration)
 # The proxy manager is on in one of them: what is tested there holds beside it as well.
-hook nri --set nri=required --set startupTaint=true \
-  --set sidecars.enabled=true --set 'sidecars.secrets={e2e-registry,e2e-tls,e2e-late}' --set 'sidecars.tokenAudiences={e2e-mesh}' \
+hook nri --set hooks.nri.mode=required --set hooks.startupTaint.enabled=true \
+  --set proxies.enabled=true --set 'proxies.secrets={e2e-registry,e2e-tls,e2e-late}' --set 'proxies.tokenAudiences={e2e-mesh}' \
   --values test/e2e/testdata/shared-values.yaml
-hook core --set nri=required --set startupTaint=true --set readAsNode=true --set inspect.enabled=true --set sidecars.enabled=true
-hook kubernetes --set nri=required --set sidecars.enabled=true
+hook core --set hooks.nri.mode=required --set hooks.startupTaint.enabled=true --set pods.readAsNode=true --set inspect.enabled=true --set proxies.enabled=true
+hook kubernetes --set hooks.nri.mode=required --set proxies.enabled=true
 # The chaos has every trouble of TestAlwaysNothingBypassesTheProxyInTrouble.
-hook required --set nri=required --set admission.requiredPlugins=true
+hook required --set hooks.nri.mode=required --set admission.requiredPlugins=true
 # With proxies that the agent runs: they are gone with the power, too.
-hook powercut --set nri=required --set admission.requiredPlugins=true --set sidecars.enabled=true
+hook powercut --set hooks.nri.mode=required --set admission.requiredPlugins=true --set proxies.enabled=true
 # Its tests read no metrics, so that these can be by TLS.
-hook wait --set nri=off --set admission.waitContainer=true --set metrics.secure=true
+hook wait --set hooks.nri.mode=off --set admission.waitContainer=true --set monitoring.secure=true
 # The trouble starts enough pods to see what becomes of first packets.
-hook cni --set nri=off --set cni=install
+hook cni --set hooks.nri.mode=off --set hooks.cni.mode=install
 
 if [[ $hooks == *" cni "* ]]; then leave_chain; fi
 if [[ $hooks == *" lifecycle "* ]]; then lifecycle; fi
 # Last: Istio's CNI plugin does not leave the node as it was.
 if [[ $hooks == *" istio "* ]]; then $kc load "$E2E_ISTIO"/*.tar; fi
-hook istio --set nri=required --set sidecars.enabled=true
+hook istio --set hooks.nri.mode=required --set proxies.enabled=true

@@ -12,7 +12,7 @@ type Process struct {
 	Image string `json:"image"`
 
 	// ImagePullSecrets are Secrets of type kubernetes.io/dockerconfigjson with the credentials of the image's registry. They are in the
-	// agent's namespace, and the chart's value sidecars.secrets names them.
+	// agent's namespace, and the chart's value proxies.secrets names them.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map
 	// +listMapKey=name

@@ -31,7 +31,7 @@ type Istio struct {
 
 // ConfigMapKeys are keys of a ConfigMap of the pod's namespace.
 type ConfigMapKeys struct {
-	// Name of the ConfigMap. The chart's value sidecars.configMaps has to have it.
+	// Name of the ConfigMap. The chart's value proxies.configMaps has to have it.
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	Name string `json:"name"`

@@ -126,7 +126,7 @@ type ProxyProfileSpec struct {
 	// Istio is Istio's own proxy for each pod, as Istio's injector would have added it: pilot-agent with Envoy.
 	Istio *Istio `json:"istio,omitempty"`
 
-	// Shared is one proxy for all pods of a node that choose the profile. A DaemonSet of the chart runs it (value sidecars.shared).
+	// Shared is one proxy for all pods of a node that choose the profile. A DaemonSet of the chart runs it (value proxies.shared).
 	Shared *Shared `json:"shared,omitempty"`
 }
 

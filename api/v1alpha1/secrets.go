@@ -2,7 +2,7 @@ package v1alpha1
 
 // SecretReference is the name of a Secret in the agent's namespace.
 type SecretReference struct {
-	// Name of the Secret. The agent reads only Secrets that the chart's value sidecars.secrets names.
+	// Name of the Secret. The agent reads only Secrets that the chart's value proxies.secrets names.
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	Name string `json:"name"`
@@ -23,7 +23,7 @@ type SecretSource struct {
 	// ConfigMap has a file for each key of a ConfigMap in the pod's namespace, such as a certificate of the mesh.
 	ConfigMap *ConfigMapKeys `json:"configMap,omitempty"`
 
-	// ServiceAccountToken has a token of the pod's ServiceAccount in the file token. The chart's value sidecars.tokenAudiences has to allow
+	// ServiceAccountToken has a token of the pod's ServiceAccount in the file token. The chart's value proxies.tokenAudiences has to allow
 	// its audience.
 	ServiceAccountToken *ServiceAccountToken `json:"serviceAccountToken,omitempty"`
 

@@ -25,7 +25,7 @@ type Shared struct {
 	// +kubebuilder:validation:Enum=HUP;USR1;USR2
 	ReloadSignal string `json:"reloadSignal,omitempty"`
 
-	// RunAsGroup is the proxy's group ID, which no container of the pods may have. The chart's value sidecars.shared has to have the same: pods do
+	// RunAsGroup is the proxy's group ID, which no container of the pods may have. The chart's value proxies.shared has to have the same: pods do
 	// not join a proxy that runs as another group.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2147483647

@@ -95,26 +95,26 @@ func (f *Facts) remedy(reason, message, node string) string {
 	if reason == "FailedCreate" {
 		return remedyRefusal(message, d.Namespace)
 	}
-	image := "correct the chart's image.repository, image.tag or image.digest: they make " + cluster.Container(&d.Spec.Template.Spec).Image + "; or imagePullSecrets"
-	refused := "see the chart's platform, seLinuxOptions and appArmorProfile: they are what the runtime is asked for"
+	image := "correct the chart's image.repository or image.tag: they make " + cluster.Container(&d.Spec.Template.Spec).Image + "; or image.pullSecrets"
+	refused := "see the chart's kubernetesDistribution, agent.seLinuxOptions and agent.appArmorProfile: they are what the runtime is asked for"
 	return cmp.Or(map[string]string{
 		"FailedCreatePodSandBox": "see the log of the node's container runtime: it makes no pod",
 		"ImagePullBackOff":       image, "ErrImagePull": image, "InvalidImageName": image, "ErrImageNeverPull": image, "ImageInspectError": image,
 		"CreateContainerConfigError": "create what the message names, or take it out of the chart's values",
 		"CreateContainerError":       refused, "RunContainerError": refused,
 		"CrashLoopBackOff": cluster.Rollback + "; kubectl -n " + d.Namespace + " logs AGENT-POD --previous has the whole error",
-		"FailedScheduling": "correct the chart's nodeSelector, affinity, tolerations, resources or priorityClassName",
+		"FailedScheduling": "correct the chart's agent.nodeSelector, agent.affinity, agent.tolerations, agent.resources or agent.priorityClassName",
 	}[reason], "kubectl -n "+d.Namespace+" describe daemonsets,pods")
 }
 
 // remedyMount names the values that make a volume of the agents.
 func (f *Facts) remedyMount(volume, node string) string {
-	const runtime = "platform, containerRuntime or runtimeEndpoint"
+	const runtime = "kubernetesDistribution, runtime.name or runtime.endpoint"
 	values := cmp.Or(map[string]string{
 		"runtime": runtime, "containerd": runtime, "crio": runtime, "docker": runtime, "docker-netns": runtime,
-		"kubelet": "platform or kubeletDir", "nri": "nriSocket", "cni-bin": "platform or cniBinDir", "cni-conf": "platform or cniConfDir", "cni-socket": "cniSocket",
-		"pod-logs": "sidecars.enabled", "metrics-tls": "metrics.tlsSecret",
-	}[volume], "extraVolumes, or what else makes volume "+volume)
+		"kubelet": "kubernetesDistribution or pods.kubeletDir", "nri": "hooks.nri.socket", "cni-bin": "kubernetesDistribution or hooks.cni.binDir",
+		"cni-conf": "kubernetesDistribution or hooks.cni.confDir", "pod-logs": "proxies.enabled", "metrics-tls": "monitoring.tlsSecret",
+	}[volume], "values, which make volume "+volume)
 	var path, looks string
 	for _, v := range f.ours().Spec.Template.Spec.Volumes {
 		if v.Name == volume && v.HostPath != nil {
@@ -123,7 +123,7 @@ func (f *Facts) remedyMount(volume, node string) string {
 	}
 	for i := range f.Nodes {
 		if s := platformOf(&f.Nodes[i]); f.Nodes[i].Name == node && s.platform != "" {
-			looks = "; node " + node + " looks like platform=" + s.platform
+			looks = "; node " + node + " looks like kubernetesDistribution=" + s.platform
 		}
 	}
 	return "correct the chart's " + values + path + looks
@@ -132,10 +132,10 @@ func (f *Facts) remedyMount(volume, node string) string {
 // remedyRefusal says what to do if the API server refuses the agents' pods. Who refuses is known by words alone.
 func remedyRefusal(message, namespace string) string {
 	for _, refusal := range [][2]string{
-		{"quota", "set resourceQuota.enabled=true, or raise the namespace's quota"},
-		{"security context constraint", "set platform=openshift, whose chart has what the agents need"},
+		{"quota", "set agent.priorityQuota to a number of pods, or raise the namespace's quota"},
+		{"security context constraint", "set kubernetesDistribution=openshift, whose chart has what the agents need"},
 		{"PodSecurity", "kubectl label namespace " + namespace + " pod-security.kubernetes.io/enforce=privileged"},
-		{"PriorityClass", "set priorityClassName to a class that the namespace may use"},
+		{"PriorityClass", "set agent.priorityClassName to a class that the namespace may use"},
 		{"service account", "see serviceAccount.name: the account is missing"},
 	} {
 		if strings.Contains(message, refusal[0]) {

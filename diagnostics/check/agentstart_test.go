@@ -42,31 +42,31 @@ func TestAgentsReady_agentThatDoesNotStart_saysWhichValue(t *testing.T) {
 		change   func(f *Facts)
 		want, do string
 	}{
-		"a runtime's directory that is missing": {creating(mount), "n1: FailedMount MountVolume.SetUp failed", "platform, containerRuntime or runtimeEndpoint: they have the node's /run/containerd; node n1 looks like platform=k3s"},
-		"an older event of another kind":        {creating(mount, agentEvent{"Pod", "agent-n1", "FailedMount", "old", now.Add(-time.Minute)}), "is not a directory", "runtimeEndpoint"},
+		"a runtime's directory that is missing": {creating(mount), "n1: FailedMount MountVolume.SetUp failed", "kubernetesDistribution, runtime.name or runtime.endpoint: they have the node's /run/containerd; node n1 looks like kubernetesDistribution=k3s"},
+		"an older event of another kind":        {creating(mount, agentEvent{"Pod", "agent-n1", "FailedMount", "old", now.Add(-time.Minute)}), "is not a directory", "runtime.endpoint"},
 		"beside the old agent, in a rollout": {func(f *Facts) {
 			creating(mount)(f)
 			f.Agents = append(f.Agents, Agent{Node: "n1", Name: "agent-old", Ready: true})
 			f.DaemonSets[0].Status.NumberReady, f.DaemonSets[0].Status.UpdatedNumberScheduled = 2, 1
-		}, "is not a directory", "platform"},
-		"another volume":           {creating(warned("agent-n1", "FailedMount", `MountVolume.SetUp failed for volume "mine" : not found`)), "not found", "extraVolumes"},
+		}, "is not a directory", "kubernetesDistribution"},
+		"another volume":           {creating(warned("agent-n1", "FailedMount", `MountVolume.SetUp failed for volume "mine" : not found`)), "not found", "which make volume mine"},
 		"a sandbox":                {creating(warned("agent-n1", "FailedCreatePodSandBox", "Failed to create pod sandbox: x")), "FailedCreatePodSandBox", "container runtime"},
-		"an image that is missing": {waits(`ImagePullBackOff Back-off pulling image "registry/agent:1"`), "ImagePullBackOff Back-off", "image.repository, image.tag or image.digest: they make registry/agent:1; or imagePullSecrets"},
+		"an image that is missing": {waits(`ImagePullBackOff Back-off pulling image "registry/agent:1"`), "ImagePullBackOff Back-off", "image.repository or image.tag: they make registry/agent:1; or image.pullSecrets"},
 		"a secret that is missing": {waits(`CreateContainerConfigError secret "x" not found`), `secret "x"`, "message names"},
 		"a first crash": {func(f *Facts) {
 			waits("CrashLoopBackOff back-off 10s")(f)
 			f.Agents[0].Crashes.Last = "exit code 1 (error: x)"
 		}, "exit code 1 (error: x)", "logs AGENT-POD --previous"},
-		"a quota": {creating(warned("agent", "FailedCreate", `Error creating: pods "agent-" is forbidden: exceeded quota: q`)), "FailedCreate", "resourceQuota.enabled=true"},
+		"a quota": {creating(warned("agent", "FailedCreate", `Error creating: pods "agent-" is forbidden: exceeded quota: q`)), "FailedCreate", "agent.priorityQuota"},
 		"a quota, in a rollout": {func(f *Facts) {
 			f.DaemonSets[0].Status.UpdatedNumberScheduled = 1
 			f.events = []agentEvent{warned("agent", "FailedCreate", "exceeded quota: q")}
-		}, "2 of 2 agents are ready: agent: FailedCreate exceeded quota", "resourceQuota.enabled=true"},
-		"OpenShift":          {creating(warned("agent", "FailedCreate", `Error creating: pods "agent-" is forbidden: unable to validate against any security context constraint`)), "FailedCreate", "platform=openshift"},
+		}, "2 of 2 agents are ready: agent: FailedCreate exceeded quota", "agent.priorityQuota"},
+		"OpenShift":          {creating(warned("agent", "FailedCreate", `Error creating: pods "agent-" is forbidden: unable to validate against any security context constraint`)), "FailedCreate", "kubernetesDistribution=openshift"},
 		"Pod Security":       {creating(warned("agent", "FailedCreate", `Error creating: pods "agent-x" is forbidden: violates PodSecurity "baseline:latest"`)), "violates", "kubectl label namespace agents pod-security.kubernetes.io/enforce=privileged"},
-		"a priority class":   {creating(warned("agent", "FailedCreate", `Error creating: pods "agent-" is forbidden: no PriorityClass with name x was found`)), "PriorityClass", "priorityClassName"},
+		"a priority class":   {creating(warned("agent", "FailedCreate", `Error creating: pods "agent-" is forbidden: no PriorityClass with name x was found`)), "PriorityClass", "agent.priorityClassName"},
 		"a refusing webhook": {creating(warned("agent", "FailedCreate", `Error creating: admission webhook "x" denied the request`)), "denied", "admit the agents"},
-		"no node with room":  {creating(warned("agent-new", "FailedScheduling", "0/2 nodes are available: 1 Insufficient cpu")), "Insufficient cpu", "nodeSelector, affinity, tolerations, resources"},
+		"no node with room":  {creating(warned("agent-new", "FailedScheduling", "0/2 nodes are available: 1 Insufficient cpu")), "Insufficient cpu", "agent.nodeSelector, agent.affinity, agent.tolerations, agent.resources"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := goodFacts()

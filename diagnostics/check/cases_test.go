@@ -111,12 +111,12 @@ func nodeCases() map[string]changed {
 			withFlags(f, "--backend=iptables")
 		}, check: "kernel", level: OK, want: "4.18.0"},
 		"a kernel without cookies": {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.KernelVersion = "5.10.0-28" }, check: "kernel", level: OK, want: "n2 has 5.10.0"},
-		"Talos":                    {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.OSImage, f.DaemonSets = "Talos (v1.9.0)", nil }, pre: true, check: "operating-system", level: Warn, want: "platform=talos; before 1.14 NRI is off"},
-		"Bottlerocket":             {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.OSImage, f.DaemonSets = "Bottlerocket OS 1.40.0", nil }, pre: true, check: "operating-system", level: Warn, want: "platform=bottlerocket"},
+		"Talos":                    {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.OSImage, f.DaemonSets = "Talos (v1.9.0)", nil }, pre: true, check: "operating-system", level: Warn, want: "kubernetesDistribution=talos; before 1.14 NRI is off"},
+		"Bottlerocket":             {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.OSImage, f.DaemonSets = "Bottlerocket OS 1.40.0", nil }, pre: true, check: "operating-system", level: Warn, want: "kubernetesDistribution=bottlerocket"},
 		"k3s, before installing": {change: func(f *Facts) {
 			f.Nodes[1].Status.NodeInfo.KubeletVersion, f.DaemonSets = "v1.36.1+k3s1", nil
-		}, pre: true, check: "operating-system", level: Warn, want: "platform=k3s"},
-		"Talos with agents names its value": {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.OSImage = "Talos (v1.9.0)" }, check: "operating-system", level: OK, want: "platform=talos"},
+		}, pre: true, check: "operating-system", level: Warn, want: "kubernetesDistribution=k3s"},
+		"Talos with agents names its value": {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.OSImage = "Talos (v1.9.0)" }, check: "operating-system", level: OK, want: "kubernetesDistribution=talos"},
 		"a Windows node":                    {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.OperatingSystem, f.Agents = "windows", f.Agents[:1] }, check: "operating-system", level: OK, want: "1 Windows node"},
 		"a Windows node has no agent":       {change: func(f *Facts) { f.Nodes[1].Status.NodeInfo.OperatingSystem, f.Agents = "windows", f.Agents[:1] }, check: "nodes-without-agent", level: OK},
 	}

@@ -48,7 +48,7 @@ func agentsReady(f *Facts) finding {
 	case len(crashing(f.Agents)) > 0:
 		return failing("agents crash: "+some(crashing(f.Agents)), cluster.Rollback+"; kubectl -n "+d.Namespace+" logs AGENT-POD --previous has the whole error")
 	case s.DesiredNumberScheduled == 0:
-		return failing("the DaemonSet "+d.Name+" wants no node", "correct nodeSelector, affinity and tolerations")
+		return failing("the DaemonSet "+d.Name+" wants no node", "correct agent.nodeSelector, agent.affinity and agent.tolerations")
 	case len(why) > 0:
 		return failing(ready+": "+some(why), some(do))
 	case s.NumberReady < s.DesiredNumberScheduled:
@@ -56,7 +56,7 @@ func agentsReady(f *Facts) finding {
 	case s.UpdatedNumberScheduled < s.DesiredNumberScheduled:
 		return warning(fmt.Sprintf("%d of %d agents are of the DaemonSet's newest version", s.UpdatedNumberScheduled, s.DesiredNumberScheduled), "wait for the rollout to end: kubectl -n "+d.Namespace+" rollout status daemonset/"+d.Name)
 	case s.NumberMisscheduled > 0:
-		return warning(printable.Count(int(s.NumberMisscheduled), "agent")+" where the DaemonSet wants none", "delete them, or correct nodeSelector and tolerations")
+		return warning(printable.Count(int(s.NumberMisscheduled), "agent")+" where the DaemonSet wants none", "delete them, or correct agent.nodeSelector and agent.tolerations")
 	}
 	return fine(ready)
 }
@@ -72,7 +72,7 @@ func nodesWithoutAgent(f *Facts) finding {
 		return linux(n) && (a == nil || a.Stuck(f.Now))
 	})
 	asking := names(f.Pods, func(p Pod) bool { return p.Redirect && slices.Contains(without, p.Node) })
-	do := "have the DaemonSet cover these nodes (nodeSelector, affinity, tolerations), or keep pods that ask off them; agents-ready says why an agent does not start"
+	do := "have the DaemonSet cover these nodes (agent.nodeSelector, agent.affinity, agent.tolerations), or keep pods that ask off them; agents-ready says why an agent does not start"
 	switch {
 	case len(asking) > 0:
 		return failing(fmt.Sprintf("%s without a running agent (%s): pods there ask for redirection and get none: %s", printable.Count(len(without), "node"), some(without), some(asking)), do)
@@ -164,7 +164,7 @@ func earlyHook(f *Facts) finding {
 		return finding{}
 	case len(late) > 0:
 		return warning("neither NRI nor the CNI chain asks the agent on "+some(late)+": pods start without their rules and get them a moment later",
-			"switch NRI on in the container runtime, or set cni=install; until then use the wait container (docs/choosing-a-hook.md)")
+			"switch NRI on in the container runtime, or set hooks.cni.mode=install; until then use the wait container (docs/choosing-a-hook.md)")
 	}
 	return fine("the runtime asks the agent before a pod's first container")
 }

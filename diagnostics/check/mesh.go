@@ -146,7 +146,7 @@ func meshPorts(f *Facts) finding {
 			}
 		}
 	}
-	const do = "set the chart's envoyPort and envoyInboundPort to the mesh's ports; pods of another revision name theirs by annotation (docs/reference/annotations.md)"
+	const do = "set the chart's redirection.defaults.envoyPort and .envoyInboundPort to the mesh's ports; pods of another revision name theirs by annotation (docs/reference/annotations.md)"
 	switch {
 	case len(refused) > 0:
 		return failing("proxies listen elsewhere than the agents redirect to: "+some(append(refused, later...)), do)
@@ -206,9 +206,9 @@ func dualStack(f *Facts) finding {
 	case len(without) == 0:
 		return fine("no redirected pod has IPv6 without a proxy that listens there")
 	case f.flag("ipv6") == "direct":
-		return warning("IPv6 of these pods bypasses the mesh (--ipv6 direct), as their proxies have no dual stack: "+some(without), "set ISTIO_DUAL_STACK on istiod, and ipv6=capture")
+		return warning("IPv6 of these pods bypasses the mesh (--ipv6 direct), as their proxies have no dual stack: "+some(without), "set ISTIO_DUAL_STACK on istiod, and redirection.defaults.ipv6=capture")
 	}
-	return warning("Istio gives these proxies no IPv6 listeners, so captured IPv6 connections are refused: "+some(without), "set ISTIO_DUAL_STACK on istiod, or ipv6=direct to leave IPv6 alone")
+	return warning("Istio gives these proxies no IPv6 listeners, so captured IPv6 connections are refused: "+some(without), "set ISTIO_DUAL_STACK on istiod, or redirection.defaults.ipv6=direct to leave IPv6 alone")
 }
 
 // istioProbes names the probes of pods with Istio's proxy outside of their specs that no policy has led to pilot-agent.
@@ -228,7 +228,7 @@ func istioProbes(f *Facts) finding {
 func nodeUntaint(f *Facts) finding {
 	key := cmp.Or(f.Istio.Taint, "cni.istio.io/not-ready")
 	wearing := nodeNames(f, func(n *corev1.Node) bool { return tainted(n, key) })
-	do := "register nodes without " + key + "; startupTaint with " + startupTaintKey + " takes its place"
+	do := "register nodes without " + key + "; hooks.startupTaint.enabled with " + startupTaintKey + " takes its place"
 	switch {
 	case len(wearing) > 0:
 		return warning("nodes wear Istio's taint "+key+", which only istio-cni's readiness ends: "+some(wearing), do)

@@ -47,7 +47,7 @@ func RunNode(f *NodeFacts) (out []Result) {
 func nodeKernel(f *NodeFacts) finding {
 	switch {
 	case f.Nftables != nil:
-		return failing("Linux "+f.Kernel+": "+f.Nftables.Error(), "load the modules nf_tables, nft_chain_nat and nft_redir (modprobe), or set backend=iptables")
+		return failing("Linux "+f.Kernel+": "+f.Nftables.Error(), "load the modules nf_tables, nft_chain_nat and nft_redir (modprobe), or set redirection.backend=iptables")
 	case older(f.Kernel, cookieKernel):
 		return fine("Linux " + f.Kernel + " takes the agent's rules by nftables; before " + cookieKernel + " the agent verifies each pod in full, which costs CPU")
 	}
@@ -66,7 +66,7 @@ func nodeTProxy(f *NodeFacts) finding {
 
 func nodeNRI(f *NodeFacts) finding {
 	if f.NRI != nil {
-		return warning("NRI is not offered: "+f.NRI.Error(), "switch it on in the container runtime (docs/support-matrix.md), or set cni=install; without both, pods get their rules a moment after their start")
+		return warning("NRI is not offered: "+f.NRI.Error(), "switch it on in the container runtime (docs/support-matrix.md), or set hooks.cni.mode=install; without both, pods get their rules a moment after their start")
 	}
 	return fine("the runtime listens for NRI plugins at " + f.NRISocket)
 }
@@ -76,7 +76,7 @@ func nodeLeftovers(f *NodeFacts) finding {
 	found := strings.Join(l.all(), "; ")
 	switch {
 	case len(l.Entries) > 0 && !l.Agent:
-		return failing("no agent runs here, so no pod starts, unless cniFailOpen was set: the node has of one: "+found,
+		return failing("no agent runs here, so no pod starts, unless hooks.cni.failOpen was set: the node has of one: "+found,
 			"istio-pod-network-controller cni uninstall --cni-conf-dir "+f.CNIDir+"; docs/removal.md says how the rest is removed")
 	case len(l.Faults) > 0:
 		return warning("what the node has of the agent's cannot be looked at: "+some(l.Faults), "run it as root on the node, or with --root in a privileged container")
@@ -163,7 +163,7 @@ func (g NodeGatherer) dial(ctx context.Context) error {
 }
 
 // runDirectory is below which the agents of a node keep everything, in memory. ourPlugin is the type of the agent's entry in a CNI chain, and
-// pluginFile what cni=install copies.
+// pluginFile what hooks.cni.mode=install copies.
 const (
 	ourPlugin    = "istio-pod-network-cni"
 	runDirectory = "/run/istio-pod-network-controller"

@@ -116,7 +116,7 @@ func TestNodeChecks(t *testing.T) {
 		"no NRI": {change: func(f map[string]string) { delete(f, "var/run/nri/nri.sock") }, check: "node-nri", level: Warn, want: "not offered"},
 		"an entry of ours": {change: func(f map[string]string) {
 			f["etc/cni/net.d/00-x.conflist"] = `{"plugins":[{"type":"istio-pod-network-cni"}]}`
-		}, check: "node-leftovers", level: Fail, want: "no agent runs here, so no pod starts, unless cniFailOpen was set: the node has of one: 1 CNI entry (/etc/cni/net.d/00-x.conflist)"},
+		}, check: "node-leftovers", level: Fail, want: "no agent runs here, so no pod starts, unless hooks.cni.failOpen was set: the node has of one: 1 CNI entry (/etc/cni/net.d/00-x.conflist)"},
 		"an entry of ours beside a fault": {change: func(f map[string]string) {
 			f["etc/cni/net.d/00-x.conflist"], f["run/netns/cni-1"] = `{"plugins":[{"type":"istio-pod-network-cni"}]}`, "fault"
 		}, check: "node-leftovers", level: Fail, want: "1 CNI entry"},

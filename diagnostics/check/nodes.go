@@ -53,11 +53,11 @@ func runtimeAdvice(runtime string) (lacks, do string) {
 	switch name {
 	case "containerd":
 		return nriAdvice("containerd", v, oldestContainerd, nriContainerd,
-			"switch NRI on ([plugins.\"io.containerd.nri.v1.nri\"] disable = false) or set cni=install; containerd 2.0 has it on")
+			"switch NRI on ([plugins.\"io.containerd.nri.v1.nri\"] disable = false) or set hooks.cni.mode=install; containerd 2.0 has it on")
 	case "cri-o":
-		return nriAdvice("CRI-O", v, oldestCRIO, nriCRIO, "set enable_nri = true in [crio.nri] or set cni=install; CRI-O 1.30 has it on")
+		return nriAdvice("CRI-O", v, oldestCRIO, nriCRIO, "set enable_nri = true in [crio.nri] or set hooks.cni.mode=install; CRI-O 1.30 has it on")
 	case "docker":
-		return "Docker has no NRI", "set containerRuntime=docker, and cni=install with cri-dockerd for rules before a pod's first container"
+		return "Docker has no NRI", "set runtime.name=docker, and hooks.cni.mode=install with cri-dockerd for rules before a pod's first container"
 	}
 	return fmt.Sprintf("the container runtime %q is not known", runtime), "use containerd or CRI-O, or see docs/install.md for Docker"
 }
@@ -65,7 +65,7 @@ func runtimeAdvice(runtime string) (lacks, do string) {
 func nriAdvice(name, v, oldest, on, switchOn string) (lacks, do string) {
 	switch {
 	case older(v, oldest):
-		return name + " " + v + " has no NRI", "upgrade it, or set cni=install"
+		return name + " " + v + " has no NRI", "upgrade it, or set hooks.cni.mode=install"
 	case older(v, on):
 		return name + " " + v + " has NRI switched off unless configured", switchOn
 	}
@@ -116,22 +116,22 @@ func kernel(f *Facts) finding {
 	}
 	switch {
 	case len(tooOld) > 0 && f.flag("backend") != "iptables":
-		return failing("kernels before "+oldestKernel+" do not take the rules of the nftables backend: "+some(tooOld), "set backend=iptables, or upgrade these nodes")
+		return failing("kernels before "+oldestKernel+" do not take the rules of the nftables backend: "+some(tooOld), "set redirection.backend=iptables, or upgrade these nodes")
 	case len(withoutCookie) > 0:
 		return fine("Linux " + some(all) + "; before " + cookieKernel + " the agent verifies each pod in full, which costs CPU: " + some(withoutCookie))
 	}
 	return fine("Linux " + some(all))
 }
 
-// special is a system on which something differs, and the chart's platform for it.
+// special is a system on which something differs, and the chart's kubernetesDistribution for it.
 type special struct{ mark, platform, why string }
 
 // platformOf returns which system a node has, by a part of its osImage or of its kubelet's version; the zero value for an ordinary one.
 func platformOf(n *corev1.Node) special {
 	for _, s := range []special{
 		{"Bottlerocket", "bottlerocket", "; whether NRI is on follows the variant"},
-		{"Talos", "talos", "; before 1.14 NRI is off: switch it on in the machine configuration, or set cni=install"},
-		{"CoreOS", "openshift", ", or seLinuxOptions.type=spc_t: SELinux enforces"},
+		{"Talos", "talos", "; before 1.14 NRI is off: switch it on in the machine configuration, or set hooks.cni.mode=install"},
+		{"CoreOS", "openshift", ", or agent.seLinuxOptions.type=spc_t: SELinux enforces"},
 		{"Container-Optimized OS", "gke", ": CNI plugins are in /home/kubernetes/bin"},
 		{"+k3s", "k3s", ": it has a runtime and directories of its own"},
 		{"+rke2", "rke2", ": it has a runtime of its own"},
@@ -148,7 +148,7 @@ func operatingSystem(f *Facts) finding {
 	var found []string
 	for i := range f.Nodes {
 		if s := platformOf(&f.Nodes[i]); s.platform != "" {
-			found = append(found, strings.Trim(s.mark, "+")+": platform="+s.platform+s.why)
+			found = append(found, strings.Trim(s.mark, "+")+": kubernetesDistribution="+s.platform+s.why)
 		}
 	}
 	switch {
@@ -178,7 +178,7 @@ func validatingPolicies(f *Facts) finding {
 		return fine("ValidatingAdmissionPolicy v1 is served: the agent's rights can be narrowed to its own node")
 	}
 	return warning("ValidatingAdmissionPolicy v1 is not served (Kubernetes 1.30): a stolen token of the agent can write to the status of every pod",
-		"upgrade the cluster, and leave startupTaint and sidecars.tokenAudiences off until then")
+		"upgrade the cluster, and leave hooks.startupTaint.enabled and proxies.tokenAudiences off until then")
 }
 
 func mutatingPolicies(f *Facts) finding {

@@ -43,7 +43,7 @@ func leftoverEntry(f *Facts) finding {
 		return fine("no node reports an entry that was left in its CNI chain")
 	}
 	return failing("the plugin's entry is still in the CNI chain of "+some(left)+": without an agent no pod starts there",
-		"install with cni=uninstall, wait for the agents, then uninstall; or remove it on the node as docs/cni.md shows")
+		"install with hooks.cni.mode=uninstall, wait for the agents, then uninstall; or remove it on the node as docs/cni.md shows")
 }
 
 func leftoverObjects(f *Facts) finding {
@@ -75,7 +75,7 @@ func startupTaint(f *Facts) finding {
 	case len(waiting) == 0:
 		return fine("no node waits with the startup taint")
 	case f.flag("startup-taint") != "true":
-		return failing("nodes wear the startup taint and no agent takes it off (--startup-taint): "+some(waiting), "set startupTaint=true, or register nodes without the taint "+startupTaintKey)
+		return failing("nodes wear the startup taint and no agent takes it off (--startup-taint): "+some(waiting), "set hooks.startupTaint.enabled=true, or register nodes without the taint "+startupTaintKey)
 	}
 	return failing("nodes have worn the startup taint for more than "+settled.String()+": "+some(waiting), "see why their agents are not ready")
 }

@@ -33,8 +33,8 @@ func proxiesUnattended(f *Facts) finding {
 	const roll = "re-create the pods (kubectl rollout restart), which start without a proxy"
 	switch {
 	case len(off) > 0:
-		return warning(fmt.Sprintf("nobody looks after %s, as the agents run no proxies (sidecars.enabled=false): %s", printable.Count(len(off), "proxy"), some(off)),
-			roll+"; or switch sidecars.enabled on again: the agents take over what runs")
+		return warning(fmt.Sprintf("nobody looks after %s, as the agents run no proxies (proxies.enabled=false): %s", printable.Count(len(off), "proxy"), some(off)),
+			roll+"; or switch proxies.enabled on again: the agents take over what runs")
 	case len(away) > 0 && f.ours() == nil:
 		return warning(fmt.Sprintf("nobody looks after %s of a removed release: %s", printable.Count(len(away), "proxy"), some(away)),
 			roll+"; docs/removal.md has the order, and what to remove from the nodes then")
@@ -76,7 +76,7 @@ func proxiesReady(f *Facts) finding {
 	switch missing := slices.Concat(failed, late); {
 	case len(none) > 0 && !f.runsProxies():
 		return failing(printable.Count(len(none), "pod")+" with a ProxyProfile, and no agent runs proxies: "+some(none),
-			"set sidecars.enabled=true, or take the annotation pod-network-controller.istio.io/sidecar from the pods and their namespaces")
+			"set proxies.enabled=true, or take the annotation pod-network-controller.istio.io/sidecar from the pods and their namespaces")
 	case len(missing)+len(refused) > 0:
 		var says []string
 		if len(refused) > 0 {
@@ -163,7 +163,7 @@ func sharedProxies(f *Facts) finding {
 		return finding{}
 	case len(without) > 0:
 		return failing("no DaemonSet runs the proxy of the shared profiles "+some(without)+": connections of their pods are refused",
-			"name them in the chart's value sidecars.shared; or have their pods choose another profile, and delete these")
+			"name them in the chart's value proxies.shared; or have their pods choose another profile, and delete these")
 	case len(behind) > 0:
 		return failing("shared proxies are not ready on all nodes, and connections of pods there are refused: "+some(behind),
 			"kubectl get pods -A -l "+sidecar.LabelShared+" -o wide, and describe those that are not ready")

@@ -49,7 +49,7 @@ func proxyCases() map[string]changed {
 	return map[string]changed{
 		"a proxy that is looked after": {change: with(func(*Facts, *v1alpha1.ManagedProxy) {}), check: "proxies-unattended", level: OK, want: "1 proxy"},
 		"a proxy that is ready":        {change: with(func(*Facts, *v1alpha1.ManagedProxy) {}), check: "proxies-ready", level: OK},
-		"proxies switched off":         {change: with(func(f *Facts, _ *v1alpha1.ManagedProxy) { withFlags(f) }), check: "proxies-unattended", level: Warn, want: "nobody looks after 1 proxy, as the agents run no proxies (sidecars.enabled=false): shop/cart (n1)"},
+		"proxies switched off":         {change: with(func(f *Facts, _ *v1alpha1.ManagedProxy) { withFlags(f) }), check: "proxies-unattended", level: Warn, want: "nobody looks after 1 proxy, as the agents run no proxies (proxies.enabled=false): shop/cart (n1)"},
 		"the agent was removed": {change: with(func(f *Facts, _ *v1alpha1.ManagedProxy) {
 			f.DaemonSets, f.Agents = nil, nil
 		}), check: "proxies-unattended", level: Warn, want: "of a removed release"},

@@ -39,7 +39,7 @@ func explainProxy(w workload, ns *corev1.Namespace, from manifests) (*explainedP
 		out.Unknown = fmt.Sprintf("the ProxyProfile is not among the manifests: add what kubectl get proxyprofile %s -o yaml prints", name)
 		return out, nil
 	case spec.Shared != nil:
-		out.Unknown = "it is shared by the pods of a node: see the DaemonSet that the chart's value sidecars.shared makes"
+		out.Unknown = "it is shared by the pods of a node: see the DaemonSet that the chart's value proxies.shared makes"
 		return out, nil
 	}
 	process := spec.Process()

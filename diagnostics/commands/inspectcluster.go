@@ -100,7 +100,7 @@ func agentOf(ctx context.Context, client connection, namespace string, pod *core
 	i := slices.IndexFunc(found, func(a cluster.Agent) bool { return a.Pod.Status.Phase == corev1.PodRunning })
 	if i < 0 {
 		return cluster.Agent{}, fmt.Errorf("no agent runs on node %s, where the pod is: its rules are not kept up; "+
-			"see kubectl get pods -A -o wide -l %s, and the chart's nodeSelector and tolerations", node, agentstatus.Label)
+			"see kubectl get pods -A -o wide -l %s, and the chart's agent.nodeSelector and agent.tolerations", node, agentstatus.Label)
 	}
 	return found[i], nil
 }

@@ -108,7 +108,7 @@ func refused(response *http.Response) error {
 	case refusal.Message != "":
 		return refusal
 	case response.StatusCode == http.StatusNotFound:
-		return &Refusal{Code: http.StatusNotFound, Message: "the agent does not serve logs and commands of proxies: it runs none (sidecars.enabled is off), or is of an older release"}
+		return &Refusal{Code: http.StatusNotFound, Message: "the agent does not serve logs and commands of proxies: it runs none (proxies.enabled is off), or is of an older release"}
 	}
 	return fmt.Errorf("the agent answered with status %d: is it of another version?", response.StatusCode)
 }

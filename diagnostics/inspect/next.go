@@ -81,9 +81,9 @@ func (d Document) adviseProxy() []string {
 	case d.Reported.Reason == podreport.ReasonProxyRefused:
 		return []string{"the pod has no proxy of the ProxyProfile " + d.Asked.Profile + ": change the pod or the profile as the report on the pod says"}
 	case !d.Agent.RunsProxies && d.Programmed.Backend != "":
-		return []string{"the agent runs no proxies (sidecars.enabled is off) and nobody looks after this pod's: if it ends, the pod's connections are refused; re-create the pod, or switch it on again"}
+		return []string{"the agent runs no proxies (proxies.enabled is off) and nobody looks after this pod's: if it ends, the pod's connections are refused; re-create the pod, or switch it on again"}
 	case !d.Agent.RunsProxies && !d.Asked.Expected: // otherwise the reason has been given
-		return []string{"the pod's namespace chooses the ProxyProfile " + d.Asked.Profile + " and the agent runs no proxies: switch sidecars.enabled on, or take the annotation away"}
+		return []string{"the pod's namespace chooses the ProxyProfile " + d.Asked.Profile + " and the agent runs no proxies: switch proxies.enabled on, or take the annotation away"}
 	case d.Reported.Reason == podreport.ReasonProxyNotReady:
 		return []string{"the rules lead to a proxy that is not ready, so the pod's connections " + d.Programmed.becomes() + ": `kubectl -n " + namespace + " get managedproxies " + name + " -o yaml` says why, and what to do"}
 	}

@@ -110,7 +110,7 @@ func (at place) remarked(p Pod, profile string, near []string) string {
 		message = printable.Joined(message, "its first container had been running for "+p.Late+" when its rules came into force")
 	}
 	if runs := p.State == Programmed || p.State == ProxyNotReady; runs && profile != "" && !at.proxiesOn(p.Node) {
-		message = printable.Joined(message, "the agent of node "+p.Node+" runs no proxies now: nobody looks after the pod's, so re-create the pod, or switch sidecars.enabled on")
+		message = printable.Joined(message, "the agent of node "+p.Node+" runs no proxies now: nobody looks after the pod's, so re-create the pod, or switch proxies.enabled on")
 	}
 	if watched := !slices.Contains([]State{NoAgent, Skipped, Removed, Others}, p.State); watched && p.Node != "" && at.withoutAgent(p.Node) {
 		message = printable.Joined(message, "node "+p.Node+" has no agent now: nobody repairs the rules")
@@ -178,7 +178,7 @@ func (at place) unreported(pod *corev1.Pod, want intent.Intent, profile string) 
 	}
 	if profile != "" && !at.proxiesOn(node) {
 		return Unreported, "it has chosen the ProxyProfile " + profile + ", and the agent of node " + node +
-			" runs no proxies: switch sidecars.enabled on, or take the annotation " + intent.KeySidecar + " away"
+			" runs no proxies: switch proxies.enabled on, or take the annotation " + intent.KeySidecar + " away"
 	}
 	return Unreported, "it runs, and the agent of node " + node + " says nothing about it; see the agent's log"
 }

@@ -55,7 +55,7 @@ func TestAsk_pod_hasItsState(t *testing.T) {
 		"asks by a mistyped value, no agent":        {newPod("n", "p", "b", func(p *corev1.Pod) { p.Annotations[intent.KeyInitialize] = "yes" }), NoAgent, "no agent"},
 		"opted out, its agent is gone":              {newPod("n", "p", "b", reports("removed", "Removed", "True")), Removed, "because"},
 		"its namespace chooses a profile, no agent": {newPod("managed", "p", "b"), NoAgent, "no agent"},
-		"a profile that no agent follows":           {newPod("managed", "p", "a"), Unreported, "ProxyProfile edge, and the agent of node a runs no proxies: switch sidecars.enabled on"},
+		"a profile that no agent follows":           {newPod("managed", "p", "a"), Unreported, "ProxyProfile edge, and the agent of node a runs no proxies: switch proxies.enabled on"},
 		"a profile, and an agent with proxies":      {newPod("managed", "p", "c"), Unreported, "see the agent's log"},
 		"a profile that it refuses":                 {newPod("managed", "p", "a", func(p *corev1.Pod) { p.Annotations[intent.KeySidecar] = "none" }), "", ""},
 		"a proxy of before":                         {newPod("managed", "p", "a", reports("initialized", "Initialized", "True")), Programmed, "nobody looks after the pod's"},

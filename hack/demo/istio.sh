@@ -45,7 +45,7 @@ install_istio() {
   hack/cluster/kc exec -- "$HELM" upgrade --install istio-base "$dir"/charts/base-*.tgz -n istio-system --create-namespace >/dev/null
   hack/cluster/kc exec -- "$HELM" upgrade --install istiod "$dir"/charts/istiod-*.tgz -n istio-system --wait --timeout 3m \
     --set global.hub=localhost,global.tag=istio,autoscaleEnabled=false,pilot.resources.requests.memory=128Mi >/dev/null
-  install_agent --set sidecars.enabled=true --set sidecars.istio.enabled=true --set sidecars.istio.image=localhost/proxyv2:outside
+  install_agent --set proxies.enabled=true --set proxies.istio.enabled=true --set proxies.istio.image=localhost/proxyv2:outside
   k -n istio-system get pods | shown
 }
 

@@ -5,8 +5,8 @@ kp() { k -n bookinfo-plain "$@"; }
 
 # manage switches the proxy manager on.
 manage() {
-  step "Second act: switching the proxy manager on (--set sidecars.enabled=true)"
-  install_agent --set sidecars.enabled=true
+  step "Second act: switching the proxy manager on (--set proxies.enabled=true)"
+  install_agent --set proxies.enabled=true
 }
 
 start_plain() {

@@ -82,7 +82,7 @@ func clusterCells() []Cell {
 		{"E2E_KUBERNETES=1.35.4"},
 		{"E2E_KUBERNETES=1.36.3"},
 		{"E2E_PODS=kubelet", "E2E_BURST=235"}, // as many pods at once as the node takes
-		{"E2E_PODS=api", "E2E_VALUES=--set readAsNode=true"},
+		{"E2E_PODS=api", "E2E_VALUES=--set pods.readAsNode=true"},
 		{"E2E_CONTAINERD=1.7.35"},
 		{"E2E_CONTAINERD=2.3.7"},
 	} {

@@ -19,7 +19,8 @@ render() {
 }
 
 # The policy that bounds the agent is in: without it a stolen token changes any pod of the cluster. It takes Kubernetes 1.30.
-render kubernetes.yaml --set admission.restrictAgent=true
-render openshift.yaml --set platform=openshift --set admission.restrictAgent=true
+policies=admissionregistration.k8s.io/v1
+render kubernetes.yaml --api-versions $policies/ValidatingAdmissionPolicy
+render openshift.yaml --api-versions $policies/ValidatingAdmissionPolicy --set kubernetesDistribution=openshift
 # The policy that prepares pods takes Kubernetes 1.36, so it has a file of its own.
-render admission.yaml --set admission.enabled=true --show-only templates/admission-pods.yaml
+render admission.yaml --api-versions $policies/MutatingAdmissionPolicy --show-only templates/admission-pods.yaml

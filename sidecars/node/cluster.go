@@ -32,7 +32,7 @@ func (c sidecarCluster) CurrentPod(ctx context.Context, s podnet.Sandbox) (*core
 	return c.pods.Current(ctx, s)
 }
 
-const istiosRight = "the chart's value sidecars.istio gives the agent this right"
+const istiosRight = "the chart's value proxies.istio gives the agent this right"
 
 // ConfigMapOf returns a ConfigMap of an Istio, nil if it is missing.
 func (c sidecarCluster) ConfigMapOf(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {

@@ -129,7 +129,7 @@ func (c *configMaps) first(ctx context.Context, key types.NamespacedName) (found
 	defer cancel()
 	err = c.api.List(asked, &found, client.InNamespace(key.Namespace), client.MatchingFieldsSelector{Selector: nameOnly(key)})
 	if apierrors.IsForbidden(err) {
-		err = fmt.Errorf("%w: name it in the chart's value sidecars.configMaps", err)
+		err = fmt.Errorf("%w: name it in the chart's value proxies.configMaps", err)
 	}
 	return found, err
 }

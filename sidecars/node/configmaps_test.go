@@ -204,7 +204,7 @@ func TestConfigMap_cannotBeRead_saysWhatToDo(t *testing.T) {
 		api := &mapAPI{object: rootCert("one", "5"), fails: apierrors.NewForbidden(corev1.Resource("configmaps"), "a", errors.New("no"))}
 		c := &configMaps{api: api.client()}
 		want := v1alpha1.ConfigMapKeys{Name: "a", Keys: []string{"ca.crt"}}
-		if _, err := c.ConfigMap(t.Context(), "shop", want); err == nil || !strings.Contains(err.Error(), "name it in the chart's value sidecars.configMaps") {
+		if _, err := c.ConfigMap(t.Context(), "shop", want); err == nil || !strings.Contains(err.Error(), "name it in the chart's value proxies.configMaps") {
 			t.Errorf("error %v", err)
 		}
 		api.fails = nil

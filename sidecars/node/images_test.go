@@ -119,7 +119,7 @@ func TestEnsure_profileNamesSecrets_pullsWithThem(t *testing.T) {
 		"none":                                  {nil, 1, "401 Unauthorized"},
 		"the wrong ones":                        {[]string{"wrong"}, 1, "401 Unauthorized"},
 		"a Secret that is missing":              {[]string{"missing"}, 1, `Secret "missing": it is not there, or empty: create it in the agent's namespace`},
-		"a Secret that the chart does not name": {[]string{"unknown"}, 1, `Secret "unknown": it is not one of the Secrets that the agent may use: name it in the chart's value sidecars.secrets`},
+		"a Secret that the chart does not name": {[]string{"unknown"}, 1, `Secret "unknown": it is not one of the Secrets that the agent may use: name it in the chart's value proxies.secrets`},
 		"a malformed one":                       {[]string{"malformed"}, 1, `Secret "malformed": it is not of the form {"auths":`},
 		"another kind of Secret":                {[]string{"opaque"}, 1, `Secret "opaque": it has no key ".dockerconfigjson"`},
 		"another registry's, and a missing one": {[]string{"other", "missing"}, 1, `Secret "other": it has no credentials for the image's registry; imagePullSecrets: Secret "missing"`},

@@ -108,7 +108,7 @@ func TestProxyConfigs_ofTheCluster_areRead(t *testing.T) {
 	}
 	for answer, want := range map[error]string{
 		&meta.NoKindMatchError{}: "<nil>", apierrors.NewNotFound(schema.GroupResource{}, ""): "<nil>", errors.New("away"): "list Istio's ProxyConfigs: away",
-		apierrors.NewForbidden(schema.GroupResource{Resource: "proxyconfigs"}, "", nil): "the chart's value sidecars.istio gives the agent this right",
+		apierrors.NewForbidden(schema.GroupResource{Resource: "proxyconfigs"}, "", nil): "the chart's value proxies.istio gives the agent this right",
 	} {
 		live := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
 			List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return answer },

@@ -47,7 +47,7 @@ func (s *sidecarSecrets) Secret(name string, keys []string) (map[string][]byte, 
 // Token returns a token of the pod's ServiceAccount. It is bound to the pod: the API server refuses it once the pod is gone.
 func (s *sidecarSecrets) Token(ctx context.Context, pod *corev1.Pod, want v1alpha1.ServiceAccountToken) (token []byte, expires time.Time, err error) {
 	if !slices.Contains(s.audiences, want.Audience) {
-		return nil, time.Time{}, fmt.Errorf("the chart's value sidecars.tokenAudiences allows %s", allowed(s.audiences))
+		return nil, time.Time{}, fmt.Errorf("the chart's value proxies.tokenAudiences allows %s", allowed(s.audiences))
 	}
 	if err := s.away(); err != nil {
 		return nil, time.Time{}, err

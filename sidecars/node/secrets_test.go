@@ -67,7 +67,7 @@ func TestToken_pod_isBoundToIt(t *testing.T) {
 
 func TestToken_otherAudience_isRefused(t *testing.T) {
 	for allowed, want := range map[string]string{
-		"": "the chart's value sidecars.tokenAudiences allows no audience", "istio-ca": "the chart's value sidecars.tokenAudiences allows only istio-ca",
+		"": "the chart's value proxies.tokenAudiences allows no audience", "istio-ca": "the chart's value proxies.tokenAudiences allows only istio-ca",
 	} {
 		api := &tokenAPI{}
 		s := &sidecarSecrets{client: api.client()}
@@ -128,7 +128,7 @@ func TestSecret_missing_saysWhatToDo(t *testing.T) {
 	s := &sidecarSecrets{volumes: secretvolume.Volumes{Root: root}}
 	for name, want := range map[string]string{
 		"missing": "it is not there, or empty: create it in the agent's namespace; nodes have it a minute or two later",
-		"unknown": "it is not one of the Secrets that the agent may use: name it in the chart's value sidecars.secrets",
+		"unknown": "it is not one of the Secrets that the agent may use: name it in the chart's value proxies.secrets",
 		"mesh":    `it has no key "ca.crt"`,
 	} {
 		if _, err := s.Secret(name, []string{"ca.crt"}); err == nil || err.Error() != want {

@@ -19,7 +19,7 @@ const (
 )
 
 var (
-	errNotMounted = errors.New("it is not one of the Secrets that the agent may use: name it in the chart's value sidecars.secrets")
+	errNotMounted = errors.New("it is not one of the Secrets that the agent may use: name it in the chart's value proxies.secrets")
 	// A volume of an optional Secret shows both alike.
 	errMissing = errors.New("it is not there, or empty: create it in the agent's namespace; nodes have it a minute or two later")
 )

@@ -64,7 +64,7 @@ func wrongGID(p *proxy, profile *profile.Version) string {
 	if profile == nil || !p.answered || p.gid == profile.Spec.RunAsGroup {
 		return ""
 	}
-	return fmt.Sprintf("the shared proxy runs as group %d, and the ProxyProfile %s has runAsGroup %d, so the pods' rules would take what it sends for the application's: set runAsGroup of the profile in the chart's value sidecars.shared",
+	return fmt.Sprintf("the shared proxy runs as group %d, and the ProxyProfile %s has runAsGroup %d, so the pods' rules would take what it sends for the application's: set runAsGroup of the profile in the chart's value proxies.shared",
 		p.gid, profile.Name, profile.Spec.RunAsGroup)
 }
 

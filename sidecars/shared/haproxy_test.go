@@ -152,12 +152,12 @@ func startReal(t *testing.T, n *fakeNode) *realProxy {
 	}
 	n.profile.Spec.NamespaceSelector, n.profile.Spec.RunAsGroup = &metav1.LabelSelector{}, 1337
 	var values struct {
-		Sidecars struct{ Shared []struct{ Args []string } }
+		Proxies struct{ Shared []struct{ Args []string } }
 	}
 	if err := yaml.Unmarshal(p.sample(t, "values-shared-proxy.yaml"), &values); err != nil {
 		t.Fatal(err)
 	}
-	p.command = values.Sidecars.Shared[0].Args[0]
+	p.command = values.Proxies.Shared[0].Args[0]
 	if err := os.MkdirAll(filepath.Join(dir, "run"), 0o755); err != nil { // as the kubelet does
 		t.Fatal(err)
 	}

@@ -76,7 +76,7 @@ func (o outside) letAgentRunIstio(t *testing.T) {
 	must(t, os.WriteFile(values, []byte(helm(t, "get", "values", agentName, "-n", agentName, "-o", "yaml")), 0o600))
 	upgrade := []string{"upgrade", agentName, "chart/" + agentName, "-n", agentName, "--reset-values", "-f", values, "--wait", "--timeout", "2m"}
 	t.Cleanup(func() { helm(t, upgrade...) })
-	helm(t, append(upgrade, "--set", "sidecars.istio.enabled=true", "--set", "sidecars.istio.image="+istioImage)...)
+	helm(t, append(upgrade, "--set", "proxies.istio.enabled=true", "--set", "proxies.istio.image="+istioImage)...)
 	o.agent(t)
 }
 

@@ -62,8 +62,8 @@ func TestLifecycleUpgradeRollbackRemoval(t *testing.T) {
 	s := newQuietSpace(t, asked())
 	s.remove(t, r)
 	objects, files := s.objects(t), s.files(t)
-	// Values of an older chart come along.
-	r.do(t, "upgrade", r.before, "--install", "--create-namespace", "--set", "kubernetesDistribution=Kubernetes", "--set", "cni=install")
+	// What people have set comes along.
+	r.do(t, "upgrade", r.before, "--install", "--create-namespace", "--set", "kubernetesDistribution=Kubernetes", "--set", "hooks.cni.mode=install")
 	s.wantAgent(t, "before")
 
 	pod := s.startMesh(t, newPod("loaded", nil, toolsContainer(), proxyContainer("istio-proxy")))

@@ -47,7 +47,7 @@ func TestLifecycleEachWayToLeave(t *testing.T) {
 	documented := []string{leftPlugin, leftDirectory, leftDirectory + "/sidecars", leftDirectory + "/shared", "/run/crio", "/var/lib/istio-pod-network-controller", "/" + profilesRoot}
 	quick := fresh.of(kindFiles, kindMounts, kindLinks, kindRules, kindProcesses, kindStrays)
 	s.wantTraces(t, "before", quick, documented...) // of the installations of other tests
-	r.do(t, "upgrade", r.now, "--install", "--create-namespace", "--set", "cni=install", "--set", "sidecars.enabled=true")
+	r.do(t, "upgrade", r.now, "--install", "--create-namespace", "--set", "hooks.cni.mode=install", "--set", "proxies.enabled=true")
 	image := s.agent(t).Spec.Containers[0].Image
 	first, second := newManaged(t), newManaged(t)
 	first.create(t, plainPod("one"))
@@ -61,9 +61,9 @@ func TestLifecycleEachWayToLeave(t *testing.T) {
 	first.wantNothingLeft(t, []types.UID{one.UID})
 
 	step("the proxies are switched off, with one that runs")
-	r.do(t, "upgrade", r.now, "--reset-then-reuse-values", "--set", "sidecars.enabled=false")
+	r.do(t, "upgrade", r.now, "--reset-then-reuse-values", "--set", "proxies.enabled=false")
 	second.wantProxied(t, two)
-	s.wantChecked(t, "proxies-unattended", "warn", "sidecars.enabled=false): "+second.name+"/two")
+	s.wantChecked(t, "proxies-unattended", "warn", "proxies.enabled=false): "+second.name+"/two")
 	home := second.homeName(t, two)
 	s.wantCheckedNode(t, "ok", home)
 	second.roll(t, two)

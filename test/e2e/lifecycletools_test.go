@@ -20,22 +20,22 @@ func TestLifecycleThroughTools(t *testing.T) {
 	s := newQuietSpace(t, nil)
 	s.remove(t, r)
 	objects := s.objects(t)
-	r.do(t, "upgrade", r.now, "--install", "--create-namespace", "--set", "sidecars.enabled=true")
+	r.do(t, "upgrade", r.now, "--install", "--create-namespace", "--set", "proxies.enabled=true")
 	mine := newManaged(t)
-	r.do(t, "upgrade", r.now, "--reset-then-reuse-values", "--set", "logLevel=debug")
+	r.do(t, "upgrade", r.now, "--reset-then-reuse-values", "--set", "agent.logLevel=debug")
 	s.wantArgument(t, "--log-level=debug")
 
 	const daemonSet = "daemonset/" + agentName
 	s.mustKubectl(t, "-n", agentName, "rollout", "restart", daemonSet)
 	s.mustKubectl(t, "-n", agentName, "set", "env", daemonSet, "GOMAXPROCS=2")
 	s.mustKubectl(t, "-n", agentName, "rollout", "status", daemonSet, "--timeout", "2m")
-	r.do(t, "upgrade", r.now, "--reset-then-reuse-values", "--set", "logLevel=info")
+	r.do(t, "upgrade", r.now, "--reset-then-reuse-values", "--set", "agent.logLevel=info")
 	s.wantArgument(t, "--log-level=info")
 	four := r
 	if four.helm = os.Getenv("E2E_HELM4"); four.helm == "" {
 		t.Fatal("E2E_HELM4 names no program of Helm 4: see hack/e2e.sh")
 	}
-	four.do(t, "upgrade", r.now, "--reset-then-reuse-values", "--set", "logLevel=error")
+	four.do(t, "upgrade", r.now, "--reset-then-reuse-values", "--set", "agent.logLevel=error")
 	s.wantArgument(t, "--log-level=error")
 	four.do(t, "rollback", "1")
 	s.wantArgument(t, "--log-level=info")
@@ -57,11 +57,12 @@ func TestLifecycleThroughTools(t *testing.T) {
 // appliesTemplates has kubectl apply what Helm renders, twice, and remove it.
 func (s *space) appliesTemplates(t *testing.T, r release) {
 	t.Helper()
+	const policies = "admissionregistration.k8s.io/v1/"
 	dir := t.TempDir()
 	crds, all := filepath.Join(dir, "crds.yaml"), filepath.Join(dir, "all.yaml")
 	must(t, os.WriteFile(crds, []byte(helm(t, "show", "crds", r.now)), 0o600))
 	must(t, os.WriteFile(all, []byte(helm(t, "template", agentName, r.now, "--namespace", agentName, "--no-hooks",
-		"--set", "sidecars.enabled=true", "--set", "admission.restrictAgent=true", "--set", "admission.enabled=true")), 0o600))
+		"--set", "proxies.enabled=true", "--api-versions", policies+"ValidatingAdmissionPolicy", "--api-versions", policies+"MutatingAdmissionPolicy")), 0o600))
 	for range 2 {
 		s.mustKubectl(t, "apply", "--server-side", "-f", crds)
 		s.mustKubectl(t, "apply", "--server-side", "-f", all)

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// With metrics.secure, as in this run, only those read the agent's metrics who have the chart's role.
+// With monitoring.secure, as in this run, only those read the agent's metrics who have the chart's role.
 //
 //e2e:rounds wait
 func TestMetricsByTLSAreForThoseWhoMay(t *testing.T) {

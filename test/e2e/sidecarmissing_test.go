@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// lateSecret is in the chart's value sidecars.secrets; missingSecret is not.
+	// lateSecret is in the chart's value proxies.secrets; missingSecret is not.
 	lateSecret    = "e2e-late"
 	missingSecret = "e2e-missing"
 	// agentSecrets is where the agent sees the Secrets that profiles may use.
@@ -135,8 +135,8 @@ func TestSidecarSaysWhatItsProxyLacks(t *testing.T) {
 		change func(spec map[string]any)
 		words  []string
 	}{
-		"unknown":  {withSecrets(secretSource("s", missingSecret, "key")), []string{missingSecret, "sidecars.secrets"}},
-		"audience": {withSecrets(tokenSource("vault")), []string{"vault", "sidecars.tokenAudiences", tokenAudience}},
+		"unknown":  {withSecrets(secretSource("s", missingSecret, "key")), []string{missingSecret, "proxies.secrets"}},
+		"audience": {withSecrets(tokenSource("vault")), []string{"vault", "proxies.tokenAudiences", tokenAudience}},
 		"image":    {func(spec map[string]any) { spec["image"] = missingImage }, []string{missingImage, "cannot be pulled"}},
 	}
 	for name, c := range lacking {

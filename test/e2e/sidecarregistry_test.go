@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// registrySecret has the credentials of the registry. It is in the chart's value sidecars.secrets.
+// registrySecret has the credentials of the registry. It is in the chart's value proxies.secrets.
 const registrySecret = "e2e-registry"
 
 const (

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// tlsSecret is in the chart's value sidecars.secrets.
+	// tlsSecret is in the chart's value proxies.secrets.
 	tlsSecret        = "e2e-tls"
 	tlsPort   uint16 = 15443
 	tlsName          = "proxy.example"

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// tokenAudience is the one in the chart's value sidecars.tokenAudiences.
+// tokenAudience is the one in the chart's value proxies.tokenAudiences.
 const tokenAudience = "e2e-mesh"
 
 // The token that lies in a proxy is its pod's: it names the pod, is of no use for anything but its audience, and ends with the pod.

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// Tests whose names begin with TestStartupTaint want an agent that is installed with startupTaint=true and asked through NRI.
+// Tests whose names begin with TestStartupTaint want an agent that is installed with hooks.startupTaint.enabled=true and asked through NRI.
 // None is parallel: they change the only node.
 
 const keyStartupTaint = "pod-network-controller.istio.io/not-ready"

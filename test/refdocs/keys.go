@@ -118,7 +118,7 @@ func written() []writtenKey {
 		{istio.TLSModeLabel, "label of pods", "`istio` while the pod has Istio's proxy by a ProxyProfile: peers send mTLS to it; another value of the pod's owner stays"},
 		{agentstatus.Annotation, "annotation of the agent's own pod", "JSON: version, backend, readiness, hooks, last error"},
 		{sidecar.LabelShared, "label of the pods of shared proxies", "written by the chart: the ProxyProfile whose pods the proxy serves; in the agent's namespace alone"},
-		{agent.CNIAnnotation, "annotation of the agent's DaemonSet", "written by the chart: the value of `cni` that its agents have"},
-		{podreport.KeyStartupTaint, "taint of nodes", "written by the kubelet or the node's provider; with `startupTaint` the agent removes it when it is ready"},
+		{agent.CNIAnnotation, "annotation of the agent's DaemonSet", "written by the chart: the value of `hooks.cni.mode` that its agents have"},
+		{podreport.KeyStartupTaint, "taint of nodes", "written by the kubelet or the node's provider; with `hooks.startupTaint.enabled` the agent removes it when it is ready"},
 	}
 }

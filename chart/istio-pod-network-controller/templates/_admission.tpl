@@ -1,7 +1,6 @@
-{{- /* Whether a policy is rendered: auto asks the cluster for its kind. */ -}}
+{{- /* Whether a policy is rendered: if it is not switched off, and the cluster has its kind. agent.checkCluster refuses a true where it has not. */ -}}
 {{- define "agent.policy" -}}
-{{- $asked := toString .asked -}}
-{{- if or (eq $asked "true") (and (eq $asked "auto") (.root.Capabilities.APIVersions.Has (printf "admissionregistration.k8s.io/v1/%s" .kind))) -}}true{{- end -}}
+{{- if and (ne (toString .asked) "false") (.root.Capabilities.APIVersions.Has (printf "admissionregistration.k8s.io/v1/%s" .kind)) -}}true{{- end -}}
 {{- end -}}
 
 {{- /*
@@ -23,7 +22,7 @@ namespaceSelector:
   matchExpressions:
     - key: kubernetes.io/metadata.name
       operator: NotIn
-      values: {{ append .Values.excludeNamespaces .Release.Namespace | uniq | toJson }}
+      values: {{ append .Values.redirection.excludeNamespaces .Release.Namespace | uniq | toJson }}
 resourceRules:
   - apiGroups: [""]
     apiVersions: [v1]
@@ -72,7 +71,7 @@ name: {{ include "agent.waitName" . }}
 image: {{ include "agent.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 command: [/istio-pod-network-wait]
-args: [--timeout={{ .Values.admission.waitTimeout }}, --port=PORT, --mode=DEFAULT, --mode=$(MODE), --ipv6=DEFAULT, --ipv6=$(IPV6)]
+args: [--timeout=60s, --port=PORT, --mode=DEFAULT, --mode=$(MODE), --ipv6=DEFAULT, --ipv6=$(IPV6)]
 env:
 - name: MODE
   valueFrom: {fieldRef: {fieldPath: "metadata.annotations['sidecar.istio.io/interceptionMode']"}}
@@ -97,7 +96,7 @@ resources: {{ toJson . }}
 {{- /* Runtime handlers are not known at admission; a runtime class mostly has the name of its handler. */ -}}
 {{- define "agent.unsupportedClasses" -}}
 {{- $patterns := list -}}
-{{- range .Values.unsupportedRuntimeHandlers -}}
+{{- range .Values.redirection.unsupportedRuntimeHandlers -}}
 {{- $patterns = append $patterns (. | replace "." "[.]" | replace "*" ".*" | replace "?" ".") -}}
 {{- end -}}
 {{- with $patterns }}{{ printf "^(%s)$" (join "|" .) }}{{ end -}}

@@ -4,14 +4,14 @@ sign of life after 30 s, and waits for it for 15 s; until then an agent behind a
 */ -}}
 {{- define "agent.env" -}}
 {{- $given := list -}}
-{{- range .Values.extraEnv }}{{ $given = append $given .name }}{{ end -}}
+{{- range .Values.agent.extraEnv }}{{ $given = append $given .name }}{{ end -}}
 - name: NODE_NAME
   valueFrom: {fieldRef: {apiVersion: v1, fieldPath: spec.nodeName}}
 - name: POD_NAMESPACE
   valueFrom: {fieldRef: {apiVersion: v1, fieldPath: metadata.namespace}}
 - name: POD_NAME
   valueFrom: {fieldRef: {apiVersion: v1, fieldPath: metadata.name}}
-{{- if dig "limits" "memory" "" (.Values.resources | default dict) }}
+{{- if dig "limits" "memory" "" (.Values.agent.resources | default dict) }}
 - name: GOMEMLIMIT
   valueFrom: {resourceFieldRef: {divisor: "0", resource: limits.memory}}
 {{- end }}
@@ -21,7 +21,7 @@ sign of life after 30 s, and waits for it for 15 s; until then an agent behind a
   value: {{ last . | quote }}
 {{- end }}
 {{- end }}
-{{- with .Values.extraEnv }}
+{{- with .Values.agent.extraEnv }}
 {{ include "agent.asStored" . }}
 {{- end }}
 {{- end -}}
@@ -60,23 +60,9 @@ leaves out. Otherwise a second manager conflicts, and GitOps engines see a diffe
 {{- print $number $unit -}}
 {{- end -}}
 
-{{- /* The user's volumes, whose names must not be those of the chart's own. */ -}}
-{{- define "agent.extraVolumes" -}}
-{{- $own := list "health" -}}
-{{- range include "agent.hostPaths" . | fromYamlArray }}{{ $own = append $own .name }}{{ end -}}
-{{- range $i, $secret := include "agent.sidecarSecrets" . | fromJsonArray }}{{ $own = append $own (printf "secret-%d" $i) }}{{ end -}}
-{{- range .Values.extraVolumes -}}
-{{- if has .name $own -}}
-{{- fail (printf "extraVolumes: the chart has a volume %s of its own: name yours otherwise" .name) -}}
-{{- end -}}
-{{- end -}}
-{{- with .Values.extraVolumes }}{{ include "agent.asStored" . }}{{ end -}}
-{{- end -}}
-
 {{- /* The types of volumes that the agent's pods have, as JSON: what OpenShift has to allow. */ -}}
 {{- define "agent.volumeTypes" -}}
 {{- $types := list "emptyDir" "hostPath" "projected" -}}
 {{- if or (include "agent.sidecarSecrets" . | fromJsonArray) (include "agent.metricsCertDir" .) }}{{ $types = append $types "secret" }}{{ end -}}
-{{- range .Values.extraVolumes }}{{ $types = concat $types (omit . "name" | keys | sortAlpha) }}{{ end -}}
-{{- $types | uniq | toJson -}}
+{{- toJson $types -}}
 {{- end -}}

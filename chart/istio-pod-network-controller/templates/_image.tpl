@@ -13,7 +13,7 @@ in place of a tag.
 {{- if and $named.tag $given.tag -}}
 {{- fail (printf "image.repository=%s has a tag, and image.tag=%s is another value for it: set one of them" $v.repository $v.tag) -}}
 {{- end -}}
-{{- $variant := ternary "-iptables" "" (eq .Values.backend "iptables") -}}
+{{- $variant := ternary "-iptables" "" (eq .Values.redirection.backend "iptables") -}}
 {{- $tag := $named.tag | default $given.tag | default (print .Chart.AppVersion $variant) -}}
 {{- with first (append $digests "") }}{{ printf "%s@%s" $named.name . }}{{ else }}{{ printf "%s:%s" $named.name $tag }}{{ end -}}
 {{- end -}}

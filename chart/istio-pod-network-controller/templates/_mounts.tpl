@@ -21,26 +21,26 @@ Docker's socket is in /var/run itself, which the agent must not get: only the fi
 {{- else }}
 - {name: docker, path: /var/run/docker.sock, type: Socket}
 {{- end }}
-{{- if eq .Values.containerRuntime "docker" }}
+{{- if eq .Values.runtime.name "docker" }}
 - {name: docker-netns, path: /var/run/docker/netns, type: DirectoryOrCreate}
 {{- end }}
-{{- if ne .Values.podsFrom "api" }}
+{{- if ne .Values.pods.from "api" }}
 {{- /* The directory of the socket is the kubelet's to make, and kubelets before 1.37 have none: its parent is mounted. Where that is another one, agents start all the same. */}}
-- {name: kubelet, path: {{ $node.kubelet | quote }}, type: {{ ternary "Directory" "''" (eq .Values.podsFrom "kubelet") }}, value: {{ printf "kubeletDir=%s" $node.kubelet | quote }}}
+- {name: kubelet, path: {{ $node.kubelet | quote }}, type: {{ ternary "Directory" "''" (eq .Values.pods.from "kubelet") }}, value: {{ printf "pods.kubeletDir=%s" $node.kubelet | quote }}}
 {{- end }}
 - {name: kept, path: /run/istio-pod-network-controller/kept, type: DirectoryOrCreate, writable: true}
 {{- if ne (include "agent.nri" .) "off" }}
-- {name: nri, path: {{ dir .Values.nriSocket | quote }}, type: DirectoryOrCreate, value: {{ printf "nriSocket=%s" .Values.nriSocket | quote }}}
+- {name: nri, path: {{ dir .Values.hooks.nri.socket | quote }}, type: DirectoryOrCreate, value: {{ printf "hooks.nri.socket=%s" .Values.hooks.nri.socket | quote }}}
 {{- end }}
 {{- if eq (include "agent.cni" .) "install" }}
 {{- /* Whoever can write to the directory of programs is root on the node: the agent sees it read-only, the init container puts the plugin there. */}}
-- {name: cni-bin, path: {{ $node.bin | quote }}, type: DirectoryOrCreate, value: {{ printf "cniBinDir=%s" $node.bin | quote }}}
-- {name: cni-conf, path: {{ $node.conf | quote }}, type: DirectoryOrCreate, writable: true, value: {{ printf "cniConfDir=%s" $node.conf | quote }}}
-- {name: cni-socket, path: {{ dir .Values.cniSocket | quote }}, type: DirectoryOrCreate, writable: true, value: {{ printf "cniSocket=%s" .Values.cniSocket | quote }}}
+- {name: cni-bin, path: {{ $node.bin | quote }}, type: DirectoryOrCreate, value: {{ printf "hooks.cni.binDir=%s" $node.bin | quote }}}
+- {name: cni-conf, path: {{ $node.conf | quote }}, type: DirectoryOrCreate, writable: true, value: {{ printf "hooks.cni.confDir=%s" $node.conf | quote }}}
+- {name: cni-socket, path: /var/run/istio-pod-network-controller, type: DirectoryOrCreate, writable: true, value: "the socket of the CNI plugin"}
 {{- else if eq (include "agent.cni" .) "uninstall" }}
-- {name: cni-conf, path: {{ $node.conf | quote }}, type: DirectoryOrCreate, writable: true, value: {{ printf "cniConfDir=%s" $node.conf | quote }}}
+- {name: cni-conf, path: {{ $node.conf | quote }}, type: DirectoryOrCreate, writable: true, value: {{ printf "hooks.cni.confDir=%s" $node.conf | quote }}}
 {{- end }}
-{{- if .Values.sidecars.enabled }}
+{{- if .Values.proxies.enabled }}
 {{- /* The proxies' files, in memory, and on disk which version of a profile works. Their logs are beside those of their pods' containers, where people and collectors look. */}}
 - {name: sidecars, path: /run/istio-pod-network-controller/sidecars, type: DirectoryOrCreate, writable: true}
 - {name: shared, path: {{ include "agent.sharedRoot" . }}, type: DirectoryOrCreate, writable: true}
@@ -63,11 +63,6 @@ own, or it could write the other's, too.
 {{- $kept = append $kept . -}}
 {{- else if or .writable $before.writable -}}
 {{- fail (printf "%s: the agent has the directory %s for %s, too, and may write to it for one of the two only; name another directory" (.value | default .name) .path ($before.value | default $before.name)) -}}
-{{- end -}}
-{{- end -}}
-{{- with include "agent.healthSocket" . | dir -}}
-{{- with get $at . -}}
-{{- fail (printf "healthAddr=%s: the agent has the node's directory %s for %s, and this socket needs one of the pod's own; name another directory" $.Values.healthAddr .path (.value | default .name)) -}}
 {{- end -}}
 {{- end -}}
 {{- toYaml $kept -}}

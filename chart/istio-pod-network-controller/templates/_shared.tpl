@@ -2,20 +2,20 @@
 The proxies that the pods of a node share, as JSON. Two DaemonSets for one profile would be two proxies that want the same ports of the same pods.
 */ -}}
 {{- define "agent.sharedProxies" -}}
-{{- if and .Values.sidecars.shared (eq .Values.containerRuntime "docker") -}}
-{{- fail "sidecars.shared with containerRuntime=docker: the agent finds these proxies by CRI, which Docker does not have; use nodes with containerd or CRI-O, or leave sidecars.shared empty" -}}
+{{- if and .Values.proxies.shared (eq .Values.runtime.name "docker") -}}
+{{- fail "proxies.shared with runtime.name=docker: the agent finds these proxies by CRI, which Docker does not have; use nodes with containerd or CRI-O, or leave proxies.shared empty" -}}
 {{- end -}}
 {{- $seen := list -}}
 {{- $proxies := list -}}
-{{- range $i, $proxy := .Values.sidecars.shared -}}
-{{- if not $.Values.sidecars.enabled -}}
-{{- fail (printf "sidecars.shared has the profile %s, but sidecars.enabled=false: no agent would tell the proxy which pods to serve; set sidecars.enabled=true, or leave sidecars.shared empty" .profile) -}}
+{{- range $i, $proxy := .Values.proxies.shared -}}
+{{- if not $.Values.proxies.enabled -}}
+{{- fail (printf "proxies.shared has the profile %s, but proxies.enabled=false: no agent would tell the proxy which pods to serve; set proxies.enabled=true, or leave proxies.shared empty" .profile) -}}
 {{- end -}}
 {{- if has .profile $seen -}}
-{{- fail (printf "sidecars.shared has the profile %s twice: a node runs one proxy for a profile" .profile) -}}
+{{- fail (printf "proxies.shared has the profile %s twice: a node runs one proxy for a profile" .profile) -}}
 {{- end -}}
 {{- $seen = append $seen .profile -}}
-{{- $image := include "agent.wholeImage" (list (printf "sidecars.shared[%d].image" $i) .image) -}}
+{{- $image := include "agent.wholeImage" (list (printf "proxies.shared[%d].image" $i) .image) -}}
 {{- $proxies = append $proxies (set (deepCopy .) "image" $image) -}}
 {{- end -}}
 {{- toJson $proxies -}}
@@ -58,19 +58,19 @@ spec:
   serviceAccountName: {{ include "agent.sharedName" $root }}
   automountServiceAccountToken: false
   enableServiceLinks: false
-  {{- with $proxy.priorityClassName | default $v.priorityClassName }}
+  {{- with $proxy.priorityClassName | default $v.agent.priorityClassName }}
   priorityClassName: {{ . | quote }}
   {{- end }}
   terminationGracePeriodSeconds: {{ dig "terminationGracePeriodSeconds" 300 $proxy | int }}
-  {{- with $proxy.imagePullSecrets | default $v.imagePullSecrets }}
+  {{- with $proxy.imagePullSecrets | default $v.image.pullSecrets }}
   imagePullSecrets:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- with hasKey $proxy "nodeSelector" | ternary $proxy.nodeSelector $v.nodeSelector }}
+  {{- with hasKey $proxy "nodeSelector" | ternary $proxy.nodeSelector $v.agent.nodeSelector }}
   nodeSelector:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- with $v.affinity }}
+  {{- with $v.agent.affinity }}
   affinity:
     {{- toYaml . | nindent 4 }}
   {{- end }}

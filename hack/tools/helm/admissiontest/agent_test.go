@@ -17,7 +17,7 @@ const report = `"metadata": {"annotations": {"pod-network-controller.istio.io/st
 
 // restrictsAgent lets the agent's account do what it must not, each alone, and what it must.
 func (s *server) restrictsAgent(t *testing.T) {
-	s.install(t, "{startupTaint: true}")
+	s.install(t, "{hooks.startupTaint.enabled: true}")
 	// More than the chart gives, so that the policy and not RBAC has to deny.
 	s.grant(t, "", release+"/"+release, allowed("", "patch", "pods", "nodes", "nodes/status"))
 	s.podOn(t, release, "agent", "n1", release)

@@ -189,11 +189,11 @@ func (s *server) takesEveryTwoValues(t *testing.T) {
 }
 
 // policies installs the chart with values, and waits until the API server uses the new policies, which have no status that shows it.
-// Each configuration is recognised by its waitTimeout.
+// Each configuration is recognised by its waitResources.
 func (s *server) policies(t *testing.T, admission, selection string, nonce int) {
 	t.Helper()
-	timeout := fmt.Sprintf("%dms", 60000+nonce)
-	s.install(t, fmt.Sprintf("{select: %s, admission: {waitContainer: true, waitTimeout: %s%s}}", selection, timeout, admission))
+	memory := fmt.Sprintf("%d1", 4000000+nonce) // no whole number of k
+	s.install(t, fmt.Sprintf("{redirection.select: %s, admission: {waitContainer: true, waitResources: {requests: {memory: '%s'}, limits: {memory: '%s'}}%s}}", selection, memory, memory, admission))
 	eventually(t, "the API server follows the policies", func(ctx context.Context) error {
 		// A pod that every value of select selects.
 		pod := shape{namespace: "default", change: changes(annotate(initialize, "true", "sidecar.istio.io/status", "{}"), container("istio-proxy"))}.pod()
@@ -202,7 +202,7 @@ func (s *server) policies(t *testing.T, admission, selection string, nonce int) 
 			return err
 		}
 		text, err := json.Marshal(created.Spec.InitContainers)
-		if err == nil && !strings.Contains(string(text), "--timeout="+timeout) {
+		if err == nil && !strings.Contains(string(text), `"memory":"`+memory+`"`) {
 			err = fmt.Errorf("init containers %s", text)
 		}
 		return err

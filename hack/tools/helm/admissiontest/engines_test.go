@@ -42,6 +42,7 @@ func (s *server) flags(t *testing.T) *genericclioptions.ConfigFlags {
 type withHelm3 struct {
 	config *action3.Configuration
 	chart  *chart3.Chart
+	reuse  bool // --reuse-values
 }
 
 // helm3 is the release as Helm 3 keeps it, in Secrets, where Helm 4 finds it.
@@ -51,7 +52,7 @@ func (s *server) helm3(t *testing.T) withHelm3 {
 	must(t, config.Init(s.flags(t), release, "secret", t.Logf))
 	chart, err := loader3.Load(chartDir)
 	must(t, err)
-	return withHelm3{config, chart}
+	return withHelm3{config: config, chart: chart}
 }
 
 func (h withHelm3) install(t *testing.T, values string) []*unstructured.Unstructured {
@@ -66,7 +67,7 @@ func (h withHelm3) install(t *testing.T, values string) []*unstructured.Unstruct
 func (h withHelm3) upgrade(t *testing.T, values string) ([]*unstructured.Unstructured, error) {
 	t.Helper()
 	upgrade, parsed := action3.NewUpgrade(h.config), parse(t, values)
-	upgrade.Namespace = release
+	upgrade.Namespace, upgrade.ReuseValues = release, h.reuse
 	made, err := upgrade.RunWithContext(t.Context(), release, h.chart, parsed)
 	if err != nil {
 		return nil, err
@@ -77,6 +78,7 @@ func (h withHelm3) upgrade(t *testing.T, values string) ([]*unstructured.Unstruc
 type withHelm4 struct {
 	config *action.Configuration
 	force  bool
+	reuse  bool
 }
 
 // helm4 is the same by Helm 4, with --force-conflicts or without.
@@ -85,7 +87,7 @@ func (s *server) helm4(t *testing.T, force bool) withHelm4 {
 	kube.ManagedFieldsManager = "helm" // as the program
 	config := action.NewConfiguration()
 	must(t, config.Init(s.flags(t), release, "secret"))
-	return withHelm4{config, force}
+	return withHelm4{config: config, force: force}
 }
 
 func (h withHelm4) install(t *testing.T, values string) []*unstructured.Unstructured {
@@ -113,7 +115,7 @@ func (h withHelm4) upgrade(t *testing.T, values string) ([]*unstructured.Unstruc
 	chart, err := loader.Load(chartDir)
 	must(t, err)
 	upgrade := action.NewUpgrade(h.config)
-	upgrade.Namespace, upgrade.WaitStrategy, upgrade.ForceConflicts = release, kube.HookOnlyStrategy, h.force
+	upgrade.Namespace, upgrade.WaitStrategy, upgrade.ForceConflicts, upgrade.ReuseValues = release, kube.HookOnlyStrategy, h.force, h.reuse
 	made, err := upgrade.RunWithContext(t.Context(), release, chart, parse(t, values))
 	if err != nil {
 		return nil, err

@@ -9,14 +9,12 @@ import (
 )
 
 // everyObject are values with which the chart renders each kind of object that the API server has.
-const everyObject = `{cni: install, select: either, startupTaint: true, fullnameOverride: redirector, resourceQuota: {enabled: true}, inspect: {enabled: true},
-  metrics: {secure: true, tlsSecret: tls, dashboard: {enabled: true}, prometheusRule: {enabled: true}, serviceMonitor: {enabled: true,
-    relabelings: [{targetLabel: cluster, replacement: a}], metricRelabelings: [{targetLabel: cluster, replacement: a}]}},
-  sidecars: {enabled: true, secrets: [registry], istio: {enabled: true, image: a},
+const everyObject = `{hooks.cni.mode: install, redirection.select: either, hooks.startupTaint.enabled: true, fullnameOverride: redirector, agent.priorityQuota: 5000, inspect: {enabled: true},
+  monitoring: {secure: true, tlsSecret: tls, dashboard: {enabled: true}, prometheusRule: {enabled: true}, serviceMonitor: {enabled: true,
+    endpoint: {relabelings: [{targetLabel: cluster, replacement: a}], metricRelabelings: [{targetLabel: cluster, replacement: a}]}}},
+  proxies: {enabled: true, secrets: [registry], istio: {enabled: true, image: a},
     shared: [{profile: edge, image: a, command: [b], lifecycle: {}, env: [{name: A, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}]}]},
-  extraEnv: [{name: A, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}, {name: B, valueFrom: {resourceFieldRef: {resource: requests.cpu}}}],
-  extraVolumes: [{name: extra, projected: {sources: [{serviceAccountToken: {path: token}}, {downwardAPI: {items: [{path: a, fieldRef: {fieldPath: metadata.uid}}]}}]}}],
-  extraVolumeMounts: [{name: extra, mountPath: /extra, readOnly: false}],
+  agent.extraEnv: [{name: A, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}, {name: B, valueFrom: {resourceFieldRef: {resource: requests.cpu}}}],
   admission: {enabled: true, waitContainer: true, requiredPlugins: true, restrictAgent: true, allowOptOut: false}}`
 
 // Helm 4 applies objects by the API server, as the manager helm. Nothing conflicts with what Helm itself has applied, and an upgrade without a change

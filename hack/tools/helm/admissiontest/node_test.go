@@ -156,7 +156,7 @@ func (s *server) node(t *testing.T, name string) {
 // knowsTheKey installs the policy for nodes with the key of another taint: the agent may take that one away, and no other. Its node
 // has the first and the last of taints by now.
 func (s *server) knowsTheKey(t *testing.T, agent kubernetes.Interface) {
-	s.install(t, "{startupTaint: true, startupTaintKey: example.com/last}")
+	s.install(t, "{hooks.startupTaint.enabled: true, hooks.startupTaint.key: example.com/last}")
 	eventually(t, "the API server follows the policy with another key", func(ctx context.Context) error {
 		_, err := change{node: "n1", patch: `[{"op": "remove", "path": "/spec/taints/1"}]`, json: true}.by(ctx, agent)
 		return err

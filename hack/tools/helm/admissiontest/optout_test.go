@@ -43,7 +43,7 @@ func (s *server) optsOut(t *testing.T) {
 	before, errBefore := s.create(t.Context(), podWithAnnotation("asking", "default", "false"), false)
 	asks, errAsks := s.create(t.Context(), podWithAnnotation("asking", "default", "true"), false)
 	must(t, errors.Join(errBefore, errAsks))
-	s.install(t, "{excludeNamespaces: [kube-system], admission: {allowOptOut: false}}")
+	s.install(t, "{redirection.excludeNamespaces: [kube-system], admission: {allowOptOut: false}}")
 	create := func(ctx context.Context, who kubernetes.Interface, namespace, account, value string) error {
 		_, err := who.CoreV1().Pods(namespace).Create(ctx, podWithAnnotation(namespace, account, value), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
@@ -103,7 +103,7 @@ func (s *server) optsOutLater(t *testing.T, tenant, trusted kubernetes.Interface
 
 // leavesProxies lets a tenant's pods choose: with the profile of the namespace they wait for their proxy, and they may not choose less.
 func (s *server) leavesProxies(t *testing.T, tenant kubernetes.Interface) {
-	s.install(t, "{excludeNamespaces: [kube-system], sidecars: {enabled: true}, admission: {allowOptOut: false}}")
+	s.install(t, "{redirection.excludeNamespaces: [kube-system], proxies: {enabled: true}, admission: {allowOptOut: false}}")
 	create := func(ctx context.Context, namespace, profile, asks string, dry ...string) (*corev1.Pod, error) {
 		pod := shape{namespace: namespace}.pod()
 		pod.Annotations = map[string]string{}

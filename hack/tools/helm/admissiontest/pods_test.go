@@ -138,7 +138,7 @@ func (s *server) agentSelects(t *testing.T, pod *corev1.Pod, selection string) b
 // adds looks at the init container, and at pods that have some of what is added.
 func (s *server) adds(t *testing.T) {
 	no, yes, user := false, true, int64(65532)
-	share := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("32Mi")}
+	share := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("40000011")}
 	created, err := s.create(t.Context(), asking(), false)
 	must(t, err)
 	same(t, corev1.Container{
@@ -207,7 +207,7 @@ func (s *server) inherits(t *testing.T) {
 
 // waitArgs are the arguments of the container that waits: what holds for all or the namespace's defaults, and then what the pod's annotations say.
 func waitArgs(port string) []string {
-	return []string{"--timeout=60001ms", "--port=" + port, "--mode=REDIRECT", "--mode=$(MODE)", "--ipv6=capture", "--ipv6=$(IPV6)"}
+	return []string{"--timeout=60s", "--port=" + port, "--mode=REDIRECT", "--mode=$(MODE)", "--ipv6=capture", "--ipv6=$(IPV6)"}
 }
 
 func ofAnnotation(name, key string) corev1.EnvVar {

@@ -29,7 +29,7 @@ func (s *server) rewritesProbes(t *testing.T) {
 		}
 		return pod
 	}
-	s.install(t, "sidecars: {enabled: true}")
+	s.install(t, "proxies: {enabled: true}")
 	var admitted *corev1.Pod
 	eventually(t, "the API server follows the policy", func(ctx context.Context) (err error) {
 		if admitted, err = s.create(ctx, probed("shop"), true); err == nil && admitted.Annotations[keyProbers] == "" {

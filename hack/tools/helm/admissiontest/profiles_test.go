@@ -29,7 +29,7 @@ type specs struct {
 // definesSidecars installs the definitions, which the API server has to take: it computes what their rules may cost. Then it makes objects.
 func (s *server) definesSidecars(t *testing.T) {
 	s.define(t, definitions()...)
-	s.install(t, "sidecars: {enabled: true}")
+	s.install(t, "proxies: {enabled: true}")
 	version := schema.GroupVersion{Group: apiGroup, Version: "v1alpha1"}
 	profiles, proxies := s.dynamic.Resource(version.WithResource("proxyprofiles")), s.dynamic.Resource(version.WithResource("managedproxies")).Namespace("default")
 	eventually(t, "the API server knows the kinds", func(ctx context.Context) error {

@@ -67,7 +67,7 @@ func conditions(more string) string {
 
 // restrictsReports has the agent's account write what it must not about proxies, each for one reason alone, and what it must.
 func (s *server) restrictsReports(t *testing.T) {
-	s.install(t, "sidecars: {enabled: true}")
+	s.install(t, "proxies: {enabled: true}")
 	s.podOn(t, release, "reporter", "n1", release)
 	agent, unbound, other := s.reporter(t, s.token(t, "reporter")), s.reporter(t, s.token(t, "")), s.reporter(t, s.config.BearerToken)
 	// More than the chart gives, so that the policy and not RBAC has to deny.

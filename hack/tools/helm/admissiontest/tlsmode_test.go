@@ -7,7 +7,7 @@ import (
 
 // setsTLSMode has the agent set the label by which peers send mTLS to Istio's proxy, and no other one.
 func (s *server) setsTLSMode(t *testing.T) {
-	s.install(t, "sidecars: {enabled: true, istio: {enabled: true, image: a}}")
+	s.install(t, "proxies: {enabled: true, istio: {enabled: true, image: a}}")
 	s.podOn(t, release, "agent-tls", "n1", release)
 	s.podOn(t, "silent", "plain", "n1", "default")
 	s.podOn(t, "silent", "far", "n2", "default")

@@ -30,7 +30,7 @@ func (a ask) by(ctx context.Context, client kubernetes.Interface) (*authenticati
 
 // narrowsTokens has the agent's account ask for tokens that it must not get, each for one reason alone, and for one that it must.
 func (s *server) narrowsTokens(t *testing.T) {
-	s.install(t, "sidecars: {enabled: true, tokenAudiences: [istio-ca, vault]}")
+	s.install(t, "proxies: {enabled: true, tokenAudiences: [istio-ca, vault]}")
 	s.podOn(t, release, "minter", "n1", release)
 	s.podOn(t, "silent", "mine", "n1", "default")
 	s.account(t, "silent", "other")

@@ -17,7 +17,7 @@ import (
 
 // withProxies are values of a release with the profile istio; more is behind them.
 func withProxies(more string) string {
-	return "{sidecars: {enabled: true, istio: {enabled: true, image: a}}, admission: {restrictAgent: true}" + more + "}"
+	return "{proxies: {enabled: true, istio: {enabled: true, image: a}}, admission: {restrictAgent: true}" + more + "}"
 }
 
 // Proxies are switched on by an upgrade: it needs the definitions, and says so where a chart without any, or --skip-crds, has left none.
@@ -41,6 +41,25 @@ func TestRelease_proxiesByAnUpgrade(t *testing.T) {
 	}
 }
 
+// A release keeps its values by --reuse-values while the chart stays the same.
+func TestRelease_reusedValues_ofTheSameChart_stay(t *testing.T) {
+	s := startServer(t)
+	s.namespace(t, release, nil, nil)
+	three, four := s.helm3(t), s.helm4(t, false)
+	three.reuse, four.reuse = true, true
+	for name, helm := range map[string]engine{"Helm 3": three, "Helm 4": four} {
+		t.Run(name, func(t *testing.T) {
+			made := helm.install(t, "{agent.logLevel: debug, redirection.defaults: {ipv6: direct}}")
+			more, err := helm.upgrade(t, "hooks.failOpen: true")
+			must(t, err)
+			for _, argument := range []string{"--log-level=debug", "--ipv6=direct", "--fail-open=true"} {
+				s.wantArgument(t, argument)
+			}
+			s.remove(t, append(made, more...))
+		})
+	}
+}
+
 // What docs/upgrade.md and docs/install.md say of Helm 4: who changes what Helm has applied, by whatever tool, is another manager.
 func TestHelm4_conflictsWithWhatPeopleChange(t *testing.T) {
 	s := startServer(t)
@@ -52,11 +71,11 @@ func TestHelm4_conflictsWithWhatPeopleChange(t *testing.T) {
 	args := strings.Replace(asJSON(before.Spec.Template.Spec.Containers[0].Args), "--log-level=info", "--log-level=error", 1)
 	s.patchAgent(t, "kubectl-rollout", `{"spec": {"template": {"spec": {"containers": [{"name": "agent", "args": `+args+`}]}}}}`)
 	const conflict = `conflict with "kubectl-rollout" using apps/v1: .spec.template.spec.containers[name="agent"].args`
-	_, err = four.upgrade(t, "{logLevel: debug}")
+	_, err = four.upgrade(t, "{agent.logLevel: debug}")
 	expectDenied(t, err, conflict)
 	s.wantArgument(t, "--log-level=error")
 	expectDenied(t, four.rollback(1), conflict)
-	_, err = forced.upgrade(t, "{logLevel: debug}")
+	_, err = forced.upgrade(t, "{agent.logLevel: debug}")
 	must(t, err)
 	s.wantArgument(t, "--log-level=debug")
 	_, err = four.upgrade(t, "{}")

@@ -17,6 +17,9 @@ const (
 	begin = "<!-- The table is made from values.yaml by `make generate`. -->\n"
 	end   = "<!-- End of the table. -->\n"
 
+	// group begins the comment of a mapping whose values have comments of their own.
+	group = "## "
+
 	// sources is the line of a comment from which on it is for those who change the value, and not for the table.
 	sources = "\n# Sources:"
 )
@@ -55,7 +58,7 @@ func write(chart string) error {
 	return os.WriteFile(file, []byte(text), 0o644)
 }
 
-// render is the table: a row for each value that has a comment, nested ones by their path.
+// render is the table: a row for each value that has a comment, nested ones by their path, and one for each group.
 func render(values []byte) (string, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(values, &document); err != nil {
@@ -74,10 +77,14 @@ func rowsOf(prefix string, mapping *yaml.Node) ([]string, error) {
 	for i := 0; i+1 < len(mapping.Content); i += 2 {
 		key, value := mapping.Content[i], mapping.Content[i+1]
 		name := prefix + key.Value
-		if key.HeadComment == "" && value.Kind == yaml.MappingNode {
+		about, isGroup := strings.CutPrefix(key.HeadComment, group)
+		if value.Kind == yaml.MappingNode && (isGroup || key.HeadComment == "") {
 			nested, err := rowsOf(name+".", value)
 			if err != nil {
 				return nil, err
+			}
+			if isGroup {
+				rows = append(rows, fmt.Sprintf("| **%s** | | | %s |", name, about))
 			}
 			rows = append(rows, nested...)
 			continue

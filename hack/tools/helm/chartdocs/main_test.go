@@ -16,6 +16,7 @@ func TestRender(t *testing.T) {
 		"the head of the file is no value": {in: "# About the file.\n\n# What it is.\na: []\n", want: "| `a` | array | `[]` | What it is. |\n"},
 		"nested values by their path":      {in: "a:\n  # Inner.\n  b: true\n", want: "| `a.b` | boolean | `true` | Inner. |\n"},
 		"a commented mapping is one value": {in: "# Whole.\na: {b: c}\n", want: "| `a` | object | `{\"b\":\"c\"}` | Whole. |\n"},
+		"a group before its values":        {in: "## Outer.\na:\n  # Inner.\n  b: 1\n", want: "| **a** | | | Outer. |\n| `a.b` | number | `1` | Inner. |\n"},
 		"a bar does not end the cell":      {in: "# This|that.\na: 1\n", want: "| `a` | number | `1` | This\\|that. |\n"},
 		"sources are for others":           {in: "# What it is.\n# Sources:\n# a: b\na: 1\n", want: "| `a` | number | `1` | What it is. |\n"},
 		"a value without a comment":        {in: "# Fine.\na: 1\nb: 2\n", wantErr: "b (line 3) has no comment"},

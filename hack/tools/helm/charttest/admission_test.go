@@ -12,23 +12,23 @@ import (
 // Policies are rendered if the cluster supports them, unless a value says otherwise. Each comes with one binding of its name.
 func TestPoliciesFollowTheCluster(t *testing.T) {
 	const taint, sidecars, proxy = name + "-node", name + "-sidecars", name + "-profiles"
-	old, latest := []string{validating}, []string{validating, mutating}
+	old, older, latest := []string{validating}, []string{none}, []string{validating, mutating}
 	for name, tc := range map[string]struct {
 		in    string
 		kinds []string
 		want  []string // M for the mutating one, else the names of the validating ones
 	}{
-		"a cluster with neither":              {in: "{}"},
+		"a cluster with neither":              {in: "{}", kinds: older},
 		"a cluster of Kubernetes 1.30":        {in: "{}", kinds: old, want: []string{name}},
 		"a cluster of Kubernetes 1.36":        {in: "{}", kinds: latest, want: []string{"M", name}},
 		"switched off":                        {in: "admission: {enabled: false, restrictAgent: false}", kinds: latest},
-		"switched on, whatever is known":      {in: "admission: {enabled: true, restrictAgent: true}", want: []string{"M", name}},
-		"the agent's node in addition":        {in: "startupTaint: true", kinds: old, want: []string{name, taint}},
+		"switched on":                         {in: "admission: {enabled: true, restrictAgent: true}", kinds: latest, want: []string{"M", name}},
+		"the agent's node in addition":        {in: "hooks.startupTaint.enabled: true", kinds: old, want: []string{name, taint}},
 		"reports on proxies in addition":      {in: withSidecars, kinds: old, want: []string{name, proxy, sidecars}},
-		"tokens in addition":                  {in: withTokens, want: []string{name, proxy, sidecars, name + "-tokens", name + "-tokens-node"}},
-		"all of it, switched off":             {in: "{startupTaint: true, sidecars: {enabled: true}, admission: {restrictAgent: false}}", kinds: old},
-		"who may opt out, whatever is known":  {in: "admission: {allowOptOut: false}", want: []string{name + "-opt-out"}},
-		"one that would change nothing":       {in: "admission: {enabled: true, readinessGate: false}"},
+		"tokens in addition":                  {in: withTokens, kinds: old, want: []string{name, proxy, sidecars, name + "-tokens", name + "-tokens-node"}},
+		"all of it, switched off":             {in: "{hooks.startupTaint.enabled: true, proxies: {enabled: true}, admission: {restrictAgent: false}}", kinds: old},
+		"who may opt out":                     {in: "admission: {allowOptOut: false}", kinds: old, want: []string{name, name + "-opt-out"}},
+		"one that would change nothing":       {in: "admission: {enabled: true, readinessGate: false}", kinds: latest, want: []string{name}},
 		"a beta of a policy is not the thing": {in: "{}", kinds: []string{strings.Replace(mutating, "v1", "v1beta1", 1)}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -55,13 +55,13 @@ func TestPoliciesFollowTheCluster(t *testing.T) {
 func TestWhatValuesMeanForPolicies(t *testing.T) {
 	const on = "admission: {enabled: true, waitContainer: true"
 	for name, tc := range map[string]struct{ in, has, hasNot string }{
-		"excluded namespaces and the agent's own": {in: on + "}\nexcludeNamespaces: [a, b]", has: `values: ["a","b","` + name + `"]`},
-		"the agent's own, named twice":            {in: on + "}\nexcludeNamespaces: [" + name + "]", has: `values: ["` + name + `"]`},
-		"the proxy's port of the cluster":         {in: on + "}\nenvoyInboundPort: 25006", has: `: "25006"`},
+		"excluded namespaces and the agent's own": {in: on + "}\nredirection.excludeNamespaces: [a, b]", has: `values: ["a","b","` + name + `"]`},
+		"the agent's own, named twice":            {in: on + "}\nredirection.excludeNamespaces: [" + name + "]", has: `values: ["` + name + `"]`},
+		"the proxy's port of the cluster":         {in: on + "}\nredirection.defaults.envoyInboundPort: 25006", has: `: "25006"`},
 		"the image is the agent's":                {in: on + "}\nimage: {repository: r/a, tag: '7', pullPolicy: Always}", has: `"image": dyn("r/a:7"), "imagePullPolicy": dyn("Always")`},
-		"on OpenShift the namespace's user":       {in: on + "}\nplatform: openshift", has: `"runAsNonRoot": dyn(true)`, hasNot: "runAsUser"},
-		"runtimes by their patterns":              {in: on + "}\nunsupportedRuntimeHandlers: ['a.b*', 'c?']", has: `matches("^(a[.]b.*|c.)$")`},
-		"no patterns at all":                      {in: on + "}\nunsupportedRuntimeHandlers: []", hasNot: "runtimeClassName"},
+		"on OpenShift the namespace's user":       {in: on + "}\nkubernetesDistribution: openshift", has: `"runAsNonRoot": dyn(true)`, hasNot: "runAsUser"},
+		"runtimes by their patterns":              {in: on + "}\nredirection.unsupportedRuntimeHandlers: ['a.b*', 'c?']", has: `matches("^(a[.]b.*|c.)$")`},
+		"no patterns at all":                      {in: on + "}\nredirection.unsupportedRuntimeHandlers: []", hasNot: "runtimeClassName"},
 		"no resources":                            {in: on + ", waitResources: null}", hasNot: "resources\""},
 	} {
 		t.Run(name, func(t *testing.T) {

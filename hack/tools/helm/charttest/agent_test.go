@@ -18,13 +18,13 @@ import (
 // wantSecurity is the agent's security context for values.
 func wantSecurity(values map[string]any) *corev1.SecurityContext {
 	add := []corev1.Capability{"SYS_ADMIN", "NET_ADMIN"}
-	if values["backend"] == "iptables" {
+	if at(values, "redirection", "backend") == "iptables" {
 		add = append(add, "NET_RAW")
 	}
-	if values["processFallback"] == true {
+	if at(values, "runtime", "processFallback") == true {
 		add = append(add, "SYS_PTRACE")
 	}
-	if sidecars, _ := values["sidecars"].(map[string]any); sidecars["enabled"] == true {
+	if sidecarsIn(values) {
 		add = append(add, "KILL", "CHOWN", "DAC_OVERRIDE", "SETUID", "SETGID")
 	}
 	yes, no, root := true, false, int64(0)
@@ -44,7 +44,7 @@ func ignoreProfiles() cmp.Option {
 func faultsOfMounts(pod corev1.PodSpec) (faults []string) {
 	node, unused := map[string]string{}, map[string]bool{}
 	for _, v := range pod.Volumes {
-		unused[v.Name] = v.ConfigMap == nil // the user's
+		unused[v.Name] = true
 		if v.HostPath != nil {
 			node[v.Name] = v.HostPath.Path
 		}
@@ -56,7 +56,7 @@ func faultsOfMounts(pod corev1.PodSpec) (faults []string) {
 	}
 	for _, m := range pod.Containers[0].VolumeMounts {
 		delete(unused, m.Name)
-		if node[m.Name] == "" || m.MountPath == "/extra" {
+		if node[m.Name] == "" {
 			continue
 		}
 		writable := slices.Contains([]string{"cni-conf", "cni-socket", "kept", "sidecars", "shared", "profiles", "pod-logs"}, m.Name)
@@ -98,15 +98,13 @@ func faultsOfProbes(ds appsv1.DaemonSetSpec) (faults []string) {
 
 // OpenShift's type is not among those of Kubernetes: its fields without a default are compared here.
 func TestSecurityContextConstraintsAdmitThePod(t *testing.T) {
-	const sidecars = "sidecars: {enabled: true, untestedPlatform: true"
-	const extra = "extraVolumes: [{name: ca, configMap: {name: a}}, {name: s, secret: {secretName: b}}]"
+	const sidecars = "proxies: {enabled: true, untestedPlatform: true"
 	for in, volumes := range map[string][]any{
-		"{platform: openshift}":                                        nil,
-		"{platform: openshift, processFallback: true}":                 nil,
-		"{platform: openshift, " + sidecars + "}}":                     nil,
-		"{platform: openshift, " + sidecars + ", secrets: [a]}}":       {"secret"},
-		"{platform: openshift, metrics: {secure: true, tlsSecret: a}}": {"secret"},
-		"{platform: openshift, " + extra + "}":                         {"configMap", "secret"},
+		"{kubernetesDistribution: openshift}":                                           nil,
+		"{kubernetesDistribution: openshift, runtime.processFallback: true}":            nil,
+		"{kubernetesDistribution: openshift, " + sidecars + "}}":                        nil,
+		"{kubernetesDistribution: openshift, " + sidecars + ", secrets: [a]}}":          {"secret"},
+		"{kubernetesDistribution: openshift, monitoring: {secure: true, tlsSecret: a}}": {"secret"},
 	} {
 		made, want := rendering(t, in), wantSecurity(parse(t, in))
 		var capabilities []any
@@ -133,9 +131,9 @@ func TestSecurityContextConstraintsAdmitThePod(t *testing.T) {
 // A selector cannot be changed, so what people set may not get into it. Post-renderers refuse a map that has a key twice: decode does, too.
 func TestLabels(t *testing.T) {
 	const own = "{enabled: true, labels: {team: metrics}}"
-	labelled := rendering(t, "{commonLabels: {team: mesh}, cni: install, startupTaint: true, platform: openshift, resourceQuota: {enabled: true}, inspect: {enabled: true}, "+
-		"metrics: {secure: true, serviceMonitor: "+own+", prometheusRule: "+own+", dashboard: "+own+"}, "+
-		"sidecars: {enabled: true, untestedPlatform: true, tokenAudiences: [a], shared: ["+minimalShared+"]}, admission: {enabled: true, restrictAgent: true, allowOptOut: false}}")
+	labelled := rendering(t, "{commonLabels: {team: mesh}, hooks.cni.mode: install, hooks.startupTaint.enabled: true, kubernetesDistribution: openshift, agent.priorityQuota: 100, inspect: {enabled: true}, "+
+		"monitoring: {secure: true, serviceMonitor: "+own+", prometheusRule: "+own+", dashboard: {enabled: true, metadata: {labels: {team: metrics}}}}, "+
+		"proxies: {enabled: true, untestedPlatform: true, tokenAudiences: [a], shared: ["+minimalShared+"]}, admission: {enabled: true, restrictAgent: true, allowOptOut: false}}")
 	teams := map[string]int{}
 	for _, o := range labelled.objects {
 		object, err := meta.Accessor(o)
@@ -148,7 +146,7 @@ func TestLabels(t *testing.T) {
 	if teams["metrics"] != 3 || len(teams) != 2 {
 		t.Errorf("objects by their label: %v, want 3 with their own", teams)
 	}
-	plain, pods := rendering(t, "{}").daemonSet(t), rendering(t, "{commonLabels: {a: common, b: common}, podLabels: {b: pod, c: pod}}").daemonSet(t)
+	plain, pods := rendering(t, "{}").daemonSet(t), rendering(t, "{commonLabels: {a: common, b: common}, agent.podLabels: {b: pod, c: pod}}").daemonSet(t)
 	if diff := cmp.Diff(plain.Spec.Selector, pods.Spec.Selector); diff != "" {
 		t.Errorf("the selector changed (-without +with labels):\n%s", diff)
 	}
@@ -159,7 +157,7 @@ func TestLabels(t *testing.T) {
 
 // Every place that means the account has its name, above all the policies that bound it.
 func TestTheAccount(t *testing.T) {
-	const every = "cni: install, startupTaint: true, platform: openshift, sidecars: {enabled: true, untestedPlatform: true, tokenAudiences: [a]}, admission: {restrictAgent: true}"
+	const every = "hooks.cni.mode: install, hooks.startupTaint.enabled: true, kubernetesDistribution: openshift, proxies: {enabled: true, untestedPlatform: true, tokenAudiences: [a]}, admission: {restrictAgent: true}"
 	const user = "system:serviceaccount:" + name + ":"
 	users := strings.Count(rendering(t, "{"+every+"}").Manifest, user+name+`"`)
 	made := rendering(t, "{"+every+", serviceAccount: {name: own, annotations: {a: b}}}")
@@ -182,13 +180,13 @@ func TestTheAccount(t *testing.T) {
 func TestTheAgentToleratesTheStartupTaint(t *testing.T) {
 	const taint = "{key: pod-network-controller.istio.io/not-ready, operator: Exists}"
 	for in, want := range map[string]string{
-		"startupTaint: true":                            "[{operator: Exists}]",
-		"{startupTaint: true, tolerations: [{key: a}]}": "[{key: a}, " + taint + "]",
-		"{startupTaint: true, tolerations: [{operator: Exists, effect: NoSchedule}]}": "[{operator: Exists, effect: NoSchedule}, " + taint + "]",
-		"{startupTaint: true, tolerations: []}":                                       "[" + taint + "]",
-		"{startupTaint: true, startupTaintKey: a.b/c, tolerations: []}":               "[{key: a.b/c, operator: Exists}]",
-		"tolerations: [{key: a}]":                                                     "[{key: a}]",
-		"tolerations: null":                                                           "[]",
+		"hooks.startupTaint.enabled: true":                                                                "[{operator: Exists}]",
+		"{hooks.startupTaint.enabled: true, agent.tolerations: [{key: a}]}":                               "[{key: a}, " + taint + "]",
+		"{hooks.startupTaint.enabled: true, agent.tolerations: [{operator: Exists, effect: NoSchedule}]}": "[{operator: Exists, effect: NoSchedule}, " + taint + "]",
+		"{hooks.startupTaint.enabled: true, agent.tolerations: []}":                                       "[" + taint + "]",
+		"{hooks.startupTaint.enabled: true, hooks.startupTaint.key: a.b/c, agent.tolerations: []}":        "[{key: a.b/c, operator: Exists}]",
+		"agent.tolerations: [{key: a}]":                                                                   "[{key: a}]",
+		"agent.tolerations: null":                                                                         "[]",
 	} {
 		got := map[string]any{"list": rendering(t, in).agent(t).Tolerations}
 		same(t, yamlOf(t, parse(t, "list: "+want)), strings.ReplaceAll(yamlOf(t, got), "null", "[]"), "%s: tolerations", in)
@@ -196,22 +194,9 @@ func TestTheAgentToleratesTheStartupTaint(t *testing.T) {
 }
 
 func TestProbes(t *testing.T) {
-	const noSurge = "updateStrategy: {rollingUpdate: {maxSurge: 0, maxUnavailable: 1}}\nhealthAddr: "
-	const socket = "/istio-pod-network-probe --socket "
-	for in, want := range map[string]string{
-		"{}": socket + "/run/istio-pod-network-health/health.sock /readyz", "healthAddr: unix:///run/agent/s": socket + "/run/agent/s /readyz",
-		noSurge + "127.0.0.1:25078": "127.0.0.1 25078 /readyz", noSurge + "':25078'": "127.0.0.1 25078 /readyz", noSurge + "'[::]:25078'": "127.0.0.1 25078 /readyz",
-		noSurge + "'[fd00::1]:25078'": "fd00::1 25078 /readyz", "updateStrategy: null\nhealthAddr: ':25078'": "127.0.0.1 25078 /readyz",
-	} {
-		probe := rendering(t, in).agent(t).Containers[0].ReadinessProbe
-		got := ""
-		if probe.Exec != nil {
-			got = strings.Join(probe.Exec.Command, " ")
-		} else {
-			got = strings.Join([]string{probe.HTTPGet.Host, probe.HTTPGet.Port.String(), probe.HTTPGet.Path}, " ")
-		}
-		if got != want {
-			t.Errorf("%s: asked by %q, want %q", in, got, want)
+	for path, probe := range map[string]*corev1.Probe{"/readyz": rendering(t, "{}").agent(t).Containers[0].ReadinessProbe, "/healthz": rendering(t, "{}").agent(t).Containers[0].LivenessProbe} {
+		if got, want := strings.Join(probe.Exec.Command, " "), "/istio-pod-network-probe --socket /run/istio-pod-network-health/health.sock "+path; got != want {
+			t.Errorf("asked by %q, want %q", got, want)
 		}
 	}
 }
@@ -219,10 +204,10 @@ func TestProbes(t *testing.T) {
 // Some have the runtime's NRI socket beside its own: one mount is enough for both.
 func TestNRISocketBesideTheRuntimes_isMountedOnce(t *testing.T) {
 	for in, want := range map[string]string{
-		"{platform: eks, nriSocket: /run/containerd/nri.sock}":                                             "/run/containerd",
-		"{platform: k3s, nriSocket: /run/k3s/containerd/nri.sock}":                                         "/run/k3s/containerd",
-		"{nriSocket: /var/run/crio/nri.sock}":                                                              "/var/run/crio",
-		"{runtimeEndpoint: 'unix:///run/k0s/containerd.sock', nriSocket: /run/k0s/nri.sock, cni: install}": "/run/k0s",
+		"{kubernetesDistribution: eks, hooks.nri.socket: /run/containerd/nri.sock}":                                           "/run/containerd",
+		"{kubernetesDistribution: k3s, hooks.nri.socket: /run/k3s/containerd/nri.sock}":                                       "/run/k3s/containerd",
+		"{hooks.nri.socket: /var/run/crio/nri.sock}":                                                                          "/var/run/crio",
+		"{runtime.endpoint: 'unix:///run/k0s/containerd.sock', hooks.nri.socket: /run/k0s/nri.sock, hooks.cni.mode: install}": "/run/k0s",
 	} {
 		made := rendering(t, in)
 		same(t, []string(nil), append(faultsOfPod(made.agent(t)), faultsOfMounts(made.agent(t))...), "%s: faults", in)
@@ -232,25 +217,21 @@ func TestNRISocketBesideTheRuntimes_isMountedOnce(t *testing.T) {
 	}
 }
 
-// What the API server would refuse, and what would wait for ever: two agents cannot listen at one address of the node.
+// What the API server would refuse, and what would wait for ever.
 func TestValuesThatCannotWork(t *testing.T) {
-	const limits, address = ": the API server wants one of them to be 0, and not both", "two agents of a node cannot both listen there; set maxSurge=0"
+	const limits = ": the API server wants one of them to be 0, and not both"
 	for in, words := range map[string]string{
-		"updateStrategy: {rollingUpdate: {maxUnavailable: 1}}":                                        "maxSurge=10% and maxUnavailable=1" + limits,
-		"updateStrategy: {rollingUpdate: {maxUnavailable: null}}":                                     "maxSurge=10% and maxUnavailable=1" + limits,
-		"updateStrategy: {rollingUpdate: {maxSurge: 0}}":                                              "maxSurge=0 and maxUnavailable=0" + limits,
-		"{healthAddr: ':15078', updateStrategy: {rollingUpdate: {maxSurge: 10%, maxUnavailable: 0}}}": address,
-		"extraVolumes: [{name: netns, emptyDir: {}}]":                                                 "the chart has a volume netns of its own",
+		"agent.updateStrategy: {rollingUpdate: {maxUnavailable: 1}}":    "maxSurge=10% and maxUnavailable=1" + limits,
+		"agent.updateStrategy: {rollingUpdate: {maxUnavailable: null}}": "maxSurge=10% and maxUnavailable=1" + limits,
+		"agent.updateStrategy: {rollingUpdate: {maxSurge: 0}}":          "maxSurge=0 and maxUnavailable=0" + limits,
 		// Two mounts of one directory.
-		"{cni: install, cniSocket: /run/containerd/cni.sock}":               "cniSocket=/run/containerd/cni.sock: the agent has the directory /run/containerd for the runtime's socket",
-		"{cni: install, cniSocket: /var/run/nri/cni.sock}":                  "cniSocket=/var/run/nri/cni.sock: the agent has the directory /var/run/nri for nriSocket=/var/run/nri/nri.sock, too",
-		"{cni: install, cniBinDir: /opt/cni/all, cniConfDir: /opt/cni/all}": "cniConfDir=/opt/cni/all: the agent has the directory /opt/cni/all for cniBinDir=/opt/cni/all, too",
-		"healthAddr: unix:///var/run/nri/health.sock":                       "healthAddr=unix:///var/run/nri/health.sock: the agent has the node's directory /var/run/nri for nriSocket",
+		"{hooks.cni.mode: install, hooks.nri.socket: /var/run/istio-pod-network-controller/nri.sock}": "the socket of the CNI plugin: the agent has the directory /var/run/istio-pod-network-controller for hooks.nri.socket=",
+		"{hooks.cni.mode: install, hooks.cni.binDir: /opt/cni/all, hooks.cni.confDir: /opt/cni/all}":  "hooks.cni.confDir=/opt/cni/all: the agent has the directory /opt/cni/all for hooks.cni.binDir=/opt/cni/all, too",
 		// A ServiceMonitor that no Prometheus could follow.
-		"{metricsAddr: '[::1]:15079', metrics: {serviceMonitor: {enabled: true}}}":     "set metricsAddr=:15079",
-		"{metricsAddr: 'localhost:15079', metrics: {serviceMonitor: {enabled: true}}}": "set metricsAddr=:15079",
+		"{monitoring.address: '[::1]:15079', monitoring.serviceMonitor.enabled: true}":     "set monitoring.address=:15079",
+		"{monitoring.address: 'localhost:15079', monitoring.serviceMonitor.enabled: true}": "set monitoring.address=:15079",
 	} {
 		refuses(t, in, words)
 	}
-	rendering(t, "updateStrategy: {rollingUpdate: {maxSurge: null, maxUnavailable: null}}")
+	rendering(t, "agent.updateStrategy: {rollingUpdate: {maxSurge: null, maxUnavailable: null}}")
 }

@@ -54,26 +54,30 @@ func TestEveryTwoValuesRenderTogether(t *testing.T) {
 func TestTheChartRefusesWhatTheRulesSay(t *testing.T) {
 	const istio = "istio: {enabled: true, image: a}"
 	for _, values := range []string{
-		"{platform: gke, kubernetesDistribution: K3s}",
-		"{platform: openshift, kubernetesDistribution: MicroK8s}",
 		"serviceAccount: {create: false}",
-		"{sidecars: {enabled: true}, containerRuntime: docker}",
-		"{sidecars: {enabled: true, tokenAudiences: [a]}, admission: {restrictAgent: false}}",
-		"{cluster: old, sidecars: {enabled: true, tokenAudiences: [a]}}",
-		"{sidecars: {" + istio + "}, admission: {restrictAgent: true}}",
-		"{sidecars: {enabled: true, istio: {enabled: true}}, admission: {restrictAgent: true}}",
-		"{sidecars: {enabled: true, " + istio + "}, admission: {restrictAgent: true}, containerRuntime: docker}",
-		"{sidecars: {enabled: true, " + istio + "}}",
-		"{sidecars: {enabled: true, " + istio + "}, admission: {restrictAgent: false}}",
-		"{cni: install, cluster: openshift}",
-		"healthAddr: 127.0.0.1:1",
-		"{platform: openshift, sidecars: {enabled: true}}",
-		"{nri: off, admission: {requiredPlugins: true}}",
-		"{containerRuntime: docker, sidecars: {enabled: true, shared: [" + minimalShared + "]}}",
-		"sidecars: {shared: [" + minimalShared + "]}",
-		"sidecars: {enabled: true, shared: [" + minimalShared + ", " + minimalShared + "]}",
-		"{failOpen: true, sidecars: {enabled: true, required: true}}",
-		"{nri: off, cni: uninstall, sidecars: {enabled: true, required: true}}",
+		"{proxies: {enabled: true}, runtime.name: docker}",
+		"{proxies: {enabled: true, tokenAudiences: [a]}, admission: {restrictAgent: false}}",
+		"{cluster: old, proxies: {enabled: true, tokenAudiences: [a]}}",
+		"{proxies: {" + istio + "}, admission: {restrictAgent: true}}",
+		"{proxies: {enabled: true, istio: {enabled: true}}, admission: {restrictAgent: true}}",
+		"{proxies: {enabled: true, " + istio + "}, admission: {restrictAgent: true}, runtime.name: docker}",
+		"{cluster: old, proxies: {enabled: true, " + istio + "}}",
+		"{proxies: {enabled: true, " + istio + "}, admission: {restrictAgent: false}}",
+		"cluster: openshift",
+		"{cluster: old, admission: {waitContainer: true}}",
+		"{cluster: old, admission: {enabled: true}}",
+		"{cluster: old, admission: {requiredPlugins: true}}",
+		"{cluster: old, admission: {restrictAgent: true}}",
+		"{cluster: old, admission: {allowOptOut: false}}",
+		"{monitoring.tlsSecret: a}",
+		"{monitoring.serviceMonitor.enabled: true, monitoring.address: 127.0.0.1:1}",
+		"{kubernetesDistribution: openshift, proxies: {enabled: true}}",
+		"{hooks.nri.mode: off, admission: {requiredPlugins: true}}",
+		"{runtime.name: docker, proxies: {enabled: true, shared: [" + minimalShared + "]}}",
+		"proxies: {shared: [" + minimalShared + "]}",
+		"proxies: {enabled: true, shared: [" + minimalShared + ", " + minimalShared + "]}",
+		"{hooks.failOpen: true, proxies: {enabled: true, required: true}}",
+		"{hooks.nri.mode: off, hooks.cni.mode: uninstall, proxies: {enabled: true, required: true}}",
 	} {
 		_, err := renderRow(t, parse(t, values))
 		var named []string
@@ -144,12 +148,11 @@ func faultsOfAgent(t *testing.T, ds appsv1.DaemonSetSpec, values map[string]any)
 	if diff := cmp.Diff(wantSecurity(values), pod.Containers[0].SecurityContext, ignoreProfiles()); diff != "" {
 		fault("security context (-want +got):\n%s", diff)
 	}
-	sidecars, _ := values["sidecars"].(map[string]any)
-	if want := values["processFallback"] == true || sidecars["enabled"] == true; pod.HostPID != want || pod.HostIPC || !pod.HostNetwork {
+	if want := at(values, "runtime", "processFallback") == true || sidecarsIn(values); pod.HostPID != want || pod.HostIPC || !pod.HostNetwork {
 		fault("hostPID %t, want %t; hostIPC %t, hostNetwork %t", pod.HostPID, want, pod.HostIPC, pod.HostNetwork)
 	}
 	wantInit := 0
-	if values["cni"] == "install" || values["cni"] == "uninstall" {
+	if mode := at(values, "hooks", "cni", "mode"); mode == "install" || mode == "uninstall" {
 		wantInit = 1
 	}
 	if len(pod.Containers) != 1 || len(pod.InitContainers) != wantInit || len(pod.Containers[0].Ports) > 0 {

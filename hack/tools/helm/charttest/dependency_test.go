@@ -27,7 +27,7 @@ func umbrella(t *testing.T, key string, more ...string) string {
 // As a dependency of another chart it renders what it renders alone. An alias changes the names of objects, and nothing by which people, commands,
 // selectors and alerts find the agents.
 func TestDependency(t *testing.T) {
-	const values = "{cni: install, sidecars: {enabled: true, shared: [" + minimalShared + "]}, metrics: {prometheusRule: {enabled: true}}}"
+	const values = "{hooks.cni.mode: install, proxies: {enabled: true, shared: [" + minimalShared + "]}, monitoring.prometheusRule.enabled: true}"
 	alone := rendering(t, values)
 	for key, more := range map[string]string{name: "", "agent": ", alias: agent"} {
 		given := parse(t, values)

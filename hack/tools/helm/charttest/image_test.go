@@ -13,23 +13,22 @@ func digestOf(pair string) string { return "sha256:" + strings.Repeat(pair, 32) 
 func TestTheImage(t *testing.T) {
 	digest, version := digestOf("0a"), about(t)["appVersion"].(string)
 	for in, want := range map[string]string{
-		"image: {repository: r/a}":                                           "r/a:" + version,
-		"{image: {repository: r/a}, backend: iptables}":                      "r/a:" + version + "-iptables",
-		"image: {repository: r/a, tag: '7'}":                                 "r/a:7",
-		"image: {repository: r/a, tag: '7', digest: '" + digest + "'}":       "r/a@" + digest,
-		"{image: {repository: r/a, digest: '" + digest + "'}, cni: install}": "r/a@" + digest,
-		"image: {repository: r/a, tag: '" + digest + "'}":                    "r/a@" + digest,
-		"image: {repository: r/a, tag: '7@" + digest + "'}":                  "r/a@" + digest,
-		"image: {repository: r/a@" + digest + "}":                            "r/a@" + digest,
-		"image: {repository: r/a@" + digest + ", tag: '7'}":                  "r/a@" + digest,
-		"image: {repository: r/a@" + digest + ", digest: '" + digest + "'}":  "r/a@" + digest,
-		"image: {repository: 'r/a:7@" + digest + "'}":                        "r/a@" + digest,
-		"image: {repository: 'r/a:7'}":                                       "r/a:7",
-		"{image: {repository: 'r/a:7'}, backend: iptables}":                  "r/a:7",
-		"image: {repository: 'localhost:5000/a'}":                            "localhost:5000/a:" + version,
-		"image: {repository: 'localhost:5000/a:7'}":                          "localhost:5000/a:7",
-		"image: {repository: '[fd00::1]:5000/mesh/a-b__c.d', tag: v1.2_3-x}": "[fd00::1]:5000/mesh/a-b__c.d:v1.2_3-x",
-		"image: {repository: Registry.Example.com/a, tag: A}":                "Registry.Example.com/a:A",
+		"image: {repository: r/a}":                                                   "r/a:" + version,
+		"{image: {repository: r/a}, redirection.backend: iptables}":                  "r/a:" + version + "-iptables",
+		"image: {repository: r/a, tag: '7'}":                                         "r/a:7",
+		"{image: {repository: r/a, tag: '" + digest + "'}, hooks.cni.mode: install}": "r/a@" + digest,
+		"image: {repository: r/a, tag: '" + digest + "'}":                            "r/a@" + digest,
+		"image: {repository: r/a, tag: '7@" + digest + "'}":                          "r/a@" + digest,
+		"image: {repository: r/a@" + digest + "}":                                    "r/a@" + digest,
+		"image: {repository: r/a@" + digest + ", tag: '7'}":                          "r/a@" + digest,
+		"image: {repository: r/a@" + digest + ", tag: '" + digest + "'}":             "r/a@" + digest,
+		"image: {repository: 'r/a:7@" + digest + "'}":                                "r/a@" + digest,
+		"image: {repository: 'r/a:7'}":                                               "r/a:7",
+		"{image: {repository: 'r/a:7'}, redirection.backend: iptables}":              "r/a:7",
+		"image: {repository: 'localhost:5000/a'}":                                    "localhost:5000/a:" + version,
+		"image: {repository: 'localhost:5000/a:7'}":                                  "localhost:5000/a:7",
+		"image: {repository: '[fd00::1]:5000/mesh/a-b__c.d', tag: v1.2_3-x}":         "[fd00::1]:5000/mesh/a-b__c.d:v1.2_3-x",
+		"image: {repository: Registry.Example.com/a, tag: A}":                        "Registry.Example.com/a:A",
 	} {
 		pod := rendering(t, in).agent(t)
 		for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
@@ -63,16 +62,15 @@ func TestImagesThatCannotBeAreRefused(t *testing.T) {
 	} {
 		quoted := "'" + image + "'"
 		refuses(t, "image: {repository: "+quoted+"}", "image.repository"+words)
-		refuses(t, "sidecars: {enabled: true, shared: ["+strings.Replace(minimalShared, "'a/b:1'", quoted, 1)+"]}", "sidecars.shared[0].image"+words)
-		refuses(t, strings.Replace(withIstio, "namespace: mesh", "spec: {istio: {image: "+quoted+"}}", 1), "sidecars.istio.spec.istio.image"+words)
+		refuses(t, "proxies: {enabled: true, shared: ["+strings.Replace(minimalShared, "'a/b:1'", quoted, 1)+"]}", "proxies.shared[0].image"+words)
+		refuses(t, strings.Replace(withIstio, "namespace: mesh", "spec: {istio: {image: "+quoted+"}}", 1), "proxies.istio.spec.istio.image"+words)
 		if image != "" { // words of its own
-			refuses(t, strings.Replace(withIstio, "'localhost/proxyv2:1'", quoted, 1), "sidecars.istio.image"+words)
+			refuses(t, strings.Replace(withIstio, "'localhost/proxyv2:1'", quoted, 1), "proxies.istio.image"+words)
 		}
 	}
 	for values, words := range map[string]string{
 		"{repository: 'r/a:7', tag: '8'}":                       "image.repository=r/a:7 has a tag, and image.tag=8 is another value for it",
 		"{repository: 'r/a:7', tag: '7'}":                       "image.repository=r/a:7 has a tag, and image.tag=7",
-		"{tag: '" + one + "', digest: '" + other + "'}":         "name different digests: " + one + " and " + other,
 		"{repository: r/a@" + one + ", tag: '8@" + other + "'}": "name different digests: " + one + " and " + other,
 		"{tag: 'sha256:0a'}":                                    "image.tag=sha256:0a: a digest is sha256: and 64",
 		"{tag: ' '}":                                            `image.tag= : " " is no tag`,
@@ -90,7 +88,7 @@ func TestOtherImages(t *testing.T) {
 	for in, want := range map[string]string{
 		"r.example.com:5000/a/b": "r.example.com:5000/a/b", "a:7": "a:7", "a:7@" + digest: "a:7@" + digest, "a@" + digest: "a@" + digest, "a:" + digest: "a@" + digest,
 	} {
-		if got := rendering(t, "sidecars: {enabled: true, shared: ["+strings.Replace(minimalShared, "'a/b:1'", "'"+in+"'", 1)+"]}").shared(t).Spec.Template.Spec.Containers[0].Image; got != want {
+		if got := rendering(t, "proxies: {enabled: true, shared: ["+strings.Replace(minimalShared, "'a/b:1'", "'"+in+"'", 1)+"]}").shared(t).Spec.Template.Spec.Containers[0].Image; got != want {
 			t.Errorf("the shared proxy's image %s is %s, want %s", in, got, want)
 		}
 		made := rendering(t, strings.Replace(withIstio, "localhost/proxyv2:1", in, 1))

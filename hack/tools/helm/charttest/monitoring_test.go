@@ -7,11 +7,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-const withTLS = "metrics: {secure: true, tlsSecret: agent-tls, serviceMonitor: {enabled: true, tlsConfig: {serverName: istio-pod-network-controller}}}"
+const withTLS = "monitoring: {secure: true, tlsSecret: agent-tls, serviceMonitor: {enabled: true, endpoint: {tlsConfig: {serverName: istio-pod-network-controller}}}}"
 
 // The agent's pod declares no port, so the Service has numbers. It chooses the agents, and is found by the ServiceMonitor.
 func TestServiceAndServiceMonitorFindTheAgents(t *testing.T) {
-	made := rendering(t, "metrics: {serviceMonitor: {enabled: true, labels: {release: kps}}}")
+	made := rendering(t, "monitoring: {serviceMonitor: {enabled: true, labels: {release: kps}}}")
 	service, monitor := one[*corev1.Service](t, made.objects), made.custom(t, "ServiceMonitor", "")
 	pods := made.daemonSet(t).Spec.Template.Labels
 	chosen, _ := at(monitor, "spec", "selector", "matchLabels").(map[string]any)
@@ -29,15 +29,15 @@ func TestServiceAndServiceMonitorFindTheAgents(t *testing.T) {
 	}
 }
 
-// What values mean for the one endpoint of the ServiceMonitor. With metrics.secure the scrape has a token and TLS.
+// What values mean for the one endpoint of the ServiceMonitor. With monitoring.secure the scrape has a token and TLS.
 func TestServiceMonitor_endpoint(t *testing.T) {
 	const own = "{action: replace, sourceLabels: [__meta_kubernetes_pod_node_name], targetLabel: node}, {action: replace, targetLabel: job, replacement: " + name + "}, {action: labeldrop, regex: pod|container|endpoint}"
 	const token = "bearerTokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token"
 	for in, want := range map[string]string{
-		"metrics: {serviceMonitor: {enabled: true, interval: 15s}}": "{port: metrics, interval: 15s, relabelings: [" + own + "]}",
-		"metrics: {secure: true, serviceMonitor: {enabled: true}}":  "{port: metrics, interval: 30s, scheme: https, " + token + ", tlsConfig: {insecureSkipVerify: true}, relabelings: [" + own + "]}",
+		"monitoring: {serviceMonitor: {enabled: true, endpoint: {interval: 15s}}}": "{port: metrics, interval: 15s, relabelings: [" + own + "]}",
+		"monitoring: {secure: true, serviceMonitor: {enabled: true}}":              "{port: metrics, interval: 30s, scheme: https, " + token + ", tlsConfig: {insecureSkipVerify: true}, relabelings: [" + own + "]}",
 		withTLS: "{port: metrics, interval: 30s, scheme: https, " + token + ", tlsConfig: {serverName: " + name + "}, relabelings: [" + own + "]}",
-		"metrics: {secure: true, serviceMonitor: {enabled: true, scrapeTimeout: 5s, authorization: {credentials: {name: p, key: k}}, relabelings: [{targetLabel: c, replacement: a}], metricRelabelings: [{action: labeldrop, regex: n}]}}": "{port: metrics, interval: 30s, scrapeTimeout: 5s, scheme: https, authorization: {credentials: {name: p, key: k}}, tlsConfig: {insecureSkipVerify: true}, " +
+		"monitoring: {secure: true, serviceMonitor: {enabled: true, endpoint: {scrapeTimeout: 5s, authorization: {credentials: {name: p, key: k}}, relabelings: [{targetLabel: c, replacement: a}], metricRelabelings: [{action: labeldrop, regex: n}]}}}": "{port: metrics, interval: 30s, scrapeTimeout: 5s, scheme: https, authorization: {credentials: {name: p, key: k}}, tlsConfig: {insecureSkipVerify: true}, " +
 			"relabelings: [" + own + ", {action: replace, targetLabel: c, replacement: a}], metricRelabelings: [{action: labeldrop, regex: n}]}",
 	} {
 		got := at(rendering(t, in).custom(t, "ServiceMonitor", ""), "spec", "endpoints")
@@ -47,7 +47,7 @@ func TestServiceMonitor_endpoint(t *testing.T) {
 
 func TestServiceFollowsTheAddress(t *testing.T) {
 	for values, want := range map[string]int{
-		`metricsAddr: "10.0.0.1:9000"`: 9000, `metricsAddr: "[::]:9000"`: 9000, `metricsAddr: "0"`: 0, "metrics: {service: false}": 0, "{}": 15079,
+		`monitoring.address: "10.0.0.1:9000"`: 9000, `monitoring.address: "[::]:9000"`: 9000, `monitoring.address: "0"`: 0, "{}": 15079,
 	} {
 		got := 0
 		for _, s := range all[*corev1.Service](rendering(t, values).objects) {
@@ -61,7 +61,7 @@ func TestServiceFollowsTheAddress(t *testing.T) {
 
 // The dashboard is a ConfigMap with the text of files/dashboard.json.
 func TestDashboardIsAConfigMap(t *testing.T) {
-	m := one[*corev1.ConfigMap](t, rendering(t, "metrics: {dashboard: {enabled: true, namespace: grafana, annotations: {grafana_folder: Network}}}").objects)
+	m := one[*corev1.ConfigMap](t, rendering(t, "monitoring: {dashboard: {enabled: true, metadata: {namespace: grafana, annotations: {grafana_folder: Network}}}}").objects)
 	if m.Data["istio-pod-network-controller.json"] != strings.TrimSpace(read(t, dashboardFile)) {
 		t.Error("the ConfigMap has another text than files/dashboard.json")
 	}
@@ -77,12 +77,18 @@ func TestPrometheusRuleIsTheRuleFile(t *testing.T) {
 	if !strings.Contains(read(t, alertsFile), known) {
 		t.Errorf("no alert is about the DaemonSet by %s", known)
 	}
-	for values, named := range map[string]string{"nameOverride: ''": known, "nameOverride: mesh": `daemonset="` + name + `-mesh"`, "fullnameOverride: pods": `daemonset="pods"`} {
-		made := rendering(t, "{"+values+", metrics: {prometheusRule: {enabled: true, labels: {release: kps}, runbookURL: 'https://wiki/net'}}}")
+	for values, named := range map[string]string{"fullnameOverride: ''": known, "fullnameOverride: pods": `daemonset="pods"`} {
+		made := rendering(t, "{"+values+", monitoring: {prometheusRule: {enabled: true, labels: {release: kps}, runbookURL: 'https://wiki/net'}}}")
 		want := strings.NewReplacer("docs/monitoring.md#", "https://wiki/net#", known, named).Replace(read(t, alertsFile))
 		same(t, yamlOf(t, parse(t, want)), yamlOf(t, at(made.custom(t, "PrometheusRule", ""), "spec")), "%s: rules", values)
 		if rule := made.custom(t, "PrometheusRule", ""); at(rule, "metadata", "labels", "release") != "kps" || rule["apiVersion"] != "monitoring.coreos.com/v1" {
 			t.Errorf("the PrometheusRule is %v of %v", rule["metadata"], rule["apiVersion"])
 		}
 	}
+}
+
+func TestPrometheusRule_withoutARunbook_hasNoLink(t *testing.T) {
+	text := yamlOf(t, rendering(t, "monitoring.prometheusRule.enabled: true").custom(t, "PrometheusRule", ""))
+	expectWords(t, text, false, "runbook_url")
+	expectWords(t, text, true, "PodNetworkAgentDown", "PodNetworkUpdateNotFinished")
 }

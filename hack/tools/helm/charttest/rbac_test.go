@@ -1,6 +1,7 @@
 package charttest
 
 import (
+	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -24,14 +25,16 @@ type need struct {
 // needs are all of them.
 func needs() []need {
 	always := func(map[string]any) bool { return true }
-	asNode := func(values map[string]any) bool { return values["readAsNode"] == true }
-	podsAtAPI := func(values map[string]any) bool { return values["podsFrom"] != "kubelet" && !asNode(values) }
-	podsAsNode := func(values map[string]any) bool { return values["podsFrom"] != "kubelet" && asNode(values) }
-	taint := func(values map[string]any) bool { return values["startupTaint"] == true }
+	asNode := func(values map[string]any) bool { return at(values, "pods", "readAsNode") == true }
+	podsAtAPI := func(values map[string]any) bool { return at(values, "pods", "from") != "kubelet" && !asNode(values) }
+	podsAsNode := func(values map[string]any) bool { return at(values, "pods", "from") != "kubelet" && asNode(values) }
+	taint := func(values map[string]any) bool { return at(values, "hooks", "startupTaint", "enabled") == true }
 	nodes := func(values map[string]any) bool { return taint(values) && !asNode(values) }
 	nodesAsNode := func(values map[string]any) bool { return taint(values) && asNode(values) }
-	cni := func(values map[string]any) bool { return values["cni"] == "install" }
-	platform := func(values map[string]any) bool { return values["platform"] == "openshift" }
+	cni := func(values map[string]any) bool { return at(values, "hooks", "cni", "mode") == "install" }
+	platform := func(values map[string]any) bool {
+		return strings.EqualFold(fmt.Sprint(at(values, "kubernetesDistribution")), "openshift")
+	}
 	const core, events, ours, leases = "", "events.k8s.io", apiGroup, "coordination.k8s.io"
 	const listAsNode = "impersonate-on:associated-node:list impersonate-on:associated-node:watch"
 	const cache, live, write, node, auth = "controllers/cache.go", "controllers/pods.go", "controllers/writer.go", "sidecars/node/", "internal/apiauth/apiauth.go"
@@ -84,18 +87,18 @@ func at(values map[string]any, path ...string) any {
 
 // reviewsIn reports whether values have the agent ask who may read something of it.
 func reviewsIn(values map[string]any) bool {
-	return at(values, "metrics", "secure") == true || at(values, "inspect", "enabled") == true
+	return at(values, "monitoring", "secure") == true || at(values, "inspect", "enabled") == true
 }
 
-func sidecarsIn(values map[string]any) bool { return at(values, "sidecars", "enabled") == true }
+func sidecarsIn(values map[string]any) bool { return at(values, "proxies", "enabled") == true }
 
 func istioIn(values map[string]any) bool {
-	return sidecarsIn(values) && at(values, "sidecars", "istio", "enabled") == true
+	return sidecarsIn(values) && at(values, "proxies", "istio", "enabled") == true
 }
 
 // tokensIn reports whether values have the agent create tokens.
 func tokensIn(values map[string]any) bool {
-	audiences, _ := at(values, "sidecars", "tokenAudiences").([]any)
+	audiences, _ := at(values, "proxies", "tokenAudiences").([]any)
 	return sidecarsIn(values) && len(audiences) > 0 || istioIn(values)
 }
 
@@ -105,9 +108,9 @@ type right struct{ verb, group, resource, object, namespace string }
 // The agent may do what it needs, and nothing else.
 func TestRightsAreThoseThatTheAgentNeeds(t *testing.T) {
 	sets := slices.Collect(maps.Values(cases(t)))
-	sets = append(sets, "startupTaint: true", "cni: install", "{cni: install, fullnameOverride: other}", "cni: uninstall", "podsFrom: kubelet", "podsFrom: api", "readAsNode: true", "{podsFrom: kubelet, readAsNode: true, startupTaint: true}", "inspect: {enabled: true}",
-		withSidecars, withSecrets, "{sidecars: {enabled: true}, admission: {restrictAgent: false}}", withTokens, withIstio, withTLS,
-		"{sidecars: {enabled: false, tokenAudiences: [istio-ca], configMaps: [a]}, admission: {restrictAgent: true}}")
+	sets = append(sets, "hooks.startupTaint.enabled: true", "hooks.cni.mode: install", "{hooks.cni.mode: install, fullnameOverride: other}", "hooks.cni.mode: uninstall", "pods.from: kubelet", "pods.from: api", "pods.readAsNode: true", "{pods.from: kubelet, pods.readAsNode: true, hooks.startupTaint.enabled: true}", "inspect: {enabled: true}",
+		withSidecars, withSecrets, "{proxies: {enabled: true}, admission: {restrictAgent: false}}", withTokens, withIstio, withTLS,
+		"{proxies: {enabled: false, tokenAudiences: [istio-ca], configMaps: [a]}, admission: {restrictAgent: true}}")
 	for _, text := range sets {
 		made, values := rendering(t, text), parse(t, text)
 		var want []right
@@ -135,7 +138,7 @@ func (n need) rights(t *testing.T, made rendered, values map[string]any) (found 
 	}
 	if n.namespace == "istio" {
 		n.namespace = "istio-system"
-		if named, ok := at(values, "sidecars", "istio", "namespace").(string); ok {
+		if named, ok := at(values, "proxies", "istio", "namespace").(string); ok {
 			n.namespace = named
 		}
 	}
@@ -165,7 +168,7 @@ func TestNeedsAreInTheCode(t *testing.T) {
 // What people need is given to nobody by the chart. The author of a profile can run any program on every node: none of the cluster's roles may come
 // to include that. What developers need is no more than docs/inspect.md says.
 func TestRolesOfDevelopersAreBoundToNobody(t *testing.T) {
-	made := rendering(t, "{inspect: {enabled: true}, metrics: {secure: true}, sidecars: {enabled: true}, platform: kubernetes}")
+	made := rendering(t, "{inspect: {enabled: true}, monitoring: {secure: true}, proxies: {enabled: true}, kubernetesDistribution: kubernetes}")
 	var edit, view []right
 	for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete"} {
 		edit = append(edit, right{verb: verb, group: apiGroup, resource: "proxyprofiles"})

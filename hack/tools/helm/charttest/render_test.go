@@ -32,6 +32,7 @@ const (
 	mutating   = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 	validating = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
 	openshift  = "security.openshift.io/v1"
+	none       = "" // an old cluster has only common kinds
 	scc        = "SecurityContextConstraints"
 )
 
@@ -84,14 +85,18 @@ func yamlOf(t *testing.T, object any) string {
 	return string(text)
 }
 
-// install renders the chart for values, by both versions of Helm. Kinds are what the cluster has in addition to the common ones.
+// install renders the chart for values, by both versions of Helm, as installAs.
 func install(t *testing.T, values string, kinds ...string) (render.Release, error) {
 	t.Helper()
 	return installAs(t, render.Request{Chart: chartDir, Values: parse(t, values), Kinds: kinds})
 }
 
+// installAs renders a request. Without kinds the cluster has the policies that current clusters have.
 func installAs(t *testing.T, request render.Request) (render.Release, error) {
 	t.Helper()
+	if len(request.Kinds) == 0 {
+		request.Kinds = []string{validating, mutating}
+	}
 	release, err := render.Both(t.Context(), request)
 	if errors.Is(err, render.ErrDiffers) {
 		t.Fatalf("%v\nvalues: %s", err, yamlOf(t, request.Values))

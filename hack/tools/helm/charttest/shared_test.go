@@ -22,7 +22,7 @@ const (
 )
 
 func withShared(more string) string {
-	return "sidecars: {enabled: true, shared: [" + strings.TrimSuffix(minimalShared, "}") + more + "}]}"
+	return "proxies: {enabled: true, shared: [" + strings.TrimSuffix(minimalShared, "}") + more + "}]}"
 }
 
 // shared is the DaemonSet of the one shared proxy.
@@ -71,13 +71,13 @@ func TestWhatASharedProxyGets(t *testing.T) {
 
 // What a proxy leaves out is the agent's: it has to be on every node where the agent is.
 func TestASharedProxyRunsWhereTheAgentDoes(t *testing.T) {
-	const agents = "\nimagePullSecrets: [{name: r}]\nnodeSelector: {a: b}\ntolerations: [{key: k}]\naffinity: {podAffinity: {}}\npriorityClassName: p"
+	const agents = "\nimage.pullSecrets: [{name: r}]\nagent.nodeSelector: {a: b}\nagent.tolerations: [{key: k}]\nagent.affinity: {podAffinity: {}}\nagent.priorityClassName: p"
 	place := func(pod corev1.PodSpec) []string {
 		return []string{yamlOf(t, pod.ImagePullSecrets), yamlOf(t, pod.NodeSelector), yamlOf(t, pod.Tolerations), pod.PriorityClassName}
 	}
 	for in, alike := range map[string]bool{
-		withShared("") + agents:                                  true,
-		withShared("") + "\nstartupTaint: true\ntolerations: []": true,
+		withShared("") + agents: true,
+		withShared("") + "\nhooks.startupTaint.enabled: true\nagent.tolerations: []":                                    true,
 		withShared(", imagePullSecrets: [{name: s}], nodeSelector: {}, tolerations: [], priorityClassName: q") + agents: false,
 	} {
 		made := rendering(t, in)
@@ -119,7 +119,7 @@ func TestAnUpgradeOfTheChartLeavesSharedProxies(t *testing.T) {
 		return yamlOf(t, decoded(t, release).shared(t).Spec.Template)
 	}
 	before := template("1.0.0", withShared(""))
-	same(t, before, template("2.0.0", withShared("")+"\nlogLevel: debug\nimage: {tag: '7'}\npodLabels: {a: b}\npodAnnotations: {a: b}\nextraEnv: [{name: A, value: b}]"), "another version, other values of the agent's")
+	same(t, before, template("2.0.0", withShared("")+"\nagent.logLevel: debug\nimage: {tag: '7'}\nagent.podLabels: {a: b}\nagent.podAnnotations: {a: b}\nagent.extraEnv: [{name: A, value: b}]"), "another version, other values of the agent's")
 	if template("1.0.0", withShared(", args: [a]")) == before {
 		t.Error("a change of the proxy changes nothing")
 	}
@@ -127,7 +127,7 @@ func TestAnUpgradeOfTheChartLeavesSharedProxies(t *testing.T) {
 
 // What OpenShift allows the proxies is what their pods have, and is given to their account alone, which has no other right.
 func TestWhatOpenShiftAllowsSharedProxies(t *testing.T) {
-	made := rendering(t, strings.Replace(withShared(""), "enabled: true", "enabled: true, untestedPlatform: true", 1)+"\nplatform: openshift")
+	made := rendering(t, strings.Replace(withShared(""), "enabled: true", "enabled: true, untestedPlatform: true", 1)+"\nkubernetesDistribution: openshift")
 	allowed := made.custom(t, scc, sharedName)
 	for key, want := range map[string]any{
 		"allowedCapabilities": []any{"SYS_ADMIN"}, "volumes": []any{"hostPath"}, "allowHostDirVolumePlugin": true, "allowHostNetwork": false,

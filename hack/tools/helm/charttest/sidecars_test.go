@@ -15,18 +15,18 @@ const (
 	apiGroup        = "pod-network-controller.istio.io"
 	sidecarRoot     = "/run/istio-pod-network-controller/sidecars"
 	sidecarProfiles = "/var/lib/istio-pod-network-controller/profiles"
-	withSidecars    = "sidecars: {enabled: true}"
-	withSecrets     = "sidecars: {enabled: true, secrets: [registry, mesh.example.com]}"                                           //nolint:gosec // names
-	withTokens      = "{sidecars: {enabled: true, tokenAudiences: [istio-ca, 'spiffe://mesh']}, admission: {restrictAgent: true}}" //nolint:gosec // it opens nothing
-	withIstio       = "{sidecars: {enabled: true, istio: {enabled: true, image: 'localhost/proxyv2:1', namespace: mesh}}, admission: {restrictAgent: true}}"
+	withSidecars    = "proxies: {enabled: true}"
+	withSecrets     = "proxies: {enabled: true, secrets: [registry, mesh.example.com]}"                                           //nolint:gosec // names
+	withTokens      = "{proxies: {enabled: true, tokenAudiences: [istio-ca, 'spiffe://mesh']}, admission: {restrictAgent: true}}" //nolint:gosec // it opens nothing
+	withIstio       = "{proxies: {enabled: true, istio: {enabled: true, image: 'localhost/proxyv2:1', namespace: mesh}}, admission: {restrictAgent: true}}"
 	// sidecarSecrets is where the chart mounts the Secrets that profiles may use.
 	sidecarSecrets = "/etc/istio-pod-network-controller/secrets" //nolint:gosec // a path
 )
 
 // Whoever does not ask for sidecars gets nothing of them, whatever else the values say about them.
 func TestSidecarsOffChangeNothing(t *testing.T) {
-	const off = ", sidecars: {enabled: false, required: true, secrets: [registry], tokenAudiences: [a], configMaps: [a], istio: {image: a}}}"
-	for _, values := range []string{"{platform: openshift", "{cni: install, startupTaint: true, admission: {enabled: true, restrictAgent: true, allowOptOut: false}"} {
+	const off = ", proxies: {enabled: false, required: true, secrets: [registry], tokenAudiences: [a], configMaps: [a], istio: {image: a}}}"
+	for _, values := range []string{"{kubernetesDistribution: openshift", "{hooks.cni.mode: install, hooks.startupTaint.enabled: true, admission: {enabled: true, restrictAgent: true, allowOptOut: false}"} {
 		same(t, rendering(t, values+"}").Manifest, rendering(t, values+off).Manifest, "%s: switched off explicitly", values)
 	}
 }

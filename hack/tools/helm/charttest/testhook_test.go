@@ -70,7 +70,7 @@ func TestTheTestsPod(t *testing.T) {
 }
 
 func TestTheTestsArgumentsAreFlagsOfTheCommand(t *testing.T) {
-	made := rendering(t, "{select: injected, image: {tag: '7'}}")
+	made := rendering(t, "{redirection.select: injected, image: {tag: '7'}}")
 	objects := made.testObjects(t)
 	args := one[*corev1.Pod](t, objects).Spec.Containers[0].Args
 	help, err := exec.CommandContext(t.Context(), *binary, args[0], args[1], "--help").CombinedOutput()

@@ -14,7 +14,7 @@ const ClusterPath = "cluster"
 func Clusters() map[string][]string {
 	const group = "admissionregistration.k8s.io/v1/"
 	policies := []string{group + "MutatingAdmissionPolicy", group + "ValidatingAdmissionPolicy"}
-	return map[string][]string{"old": nil, "new": policies, "openshift": append(policies, "security.openshift.io/v1")}
+	return map[string][]string{"old": {""}, "new": policies, "openshift": append(policies, "security.openshift.io/v1")}
 }
 
 // Of returns the search over the values of this project's chart, by its schema and the defaults of values.yaml, and over the clusters.
@@ -47,45 +47,36 @@ func samples() map[string][]any {
 	type object = map[string]any
 	type list = []any
 	return map[string][]any{
-		"admission.waitResources": {nil}, "admission.waitTimeout": {"1m30s"},
-		"appArmorProfile": {object{"type": "Localhost", "localhostProfile": "agent"}},
-		"affinity":        {object{"nodeAffinity": object{"preferredDuringSchedulingIgnoredDuringExecution": list{object{"weight": 1, "preference": object{"matchFields": list{object{"key": "metadata.name", "operator": "In", "values": list{"a"}}}}}}}}},
-		"clusterDNS":      {list{"10.96.0.10", "fd00::10"}},
-		"cniBinDir":       {"/usr/libexec/cni"}, "cniConfDir": {"/run/crio/net.d"}, "cniExcludeNamespaces": {list{"a-*"}},
-		"cniPluginSource": {"/plugin"}, "cniSocket": {"/run/agent/cni.sock"},
-		"commonLabels": {object{"example.com/team": "mesh", "tier": "x"}},
-		"envoyPort":    {25001}, "envoyInboundPort": {25006}, "envoyTunnelPort": {25008},
-		"excludeInboundPorts": {list{}}, "excludeNamespaces": {list{}}, "excludeOutboundIPRanges": {list{"10.96.0.0/12"}}, "excludeOutboundPorts": {list{22}},
-		"extraEnv":          {list{object{"name": "HTTP2_PING_TIMEOUT_SECONDS", "value": "7"}, object{"name": "A", "valueFrom": object{"fieldRef": object{"fieldPath": "status.hostIP"}}}}},
-		"extraVolumeMounts": {list{object{"name": "netns", "mountPath": "/extra"}}},
-		"extraVolumes":      {list{object{"name": "extra", "configMap": object{"name": "a"}}}},
-		"fullnameOverride":  {"redirector"}, "global": {object{"a": 1}},
-		"healthAddr":   {"127.0.0.1:15078"},
-		"image.digest": {"sha256:" + strings.Repeat("0a", 32)}, "image.repository": {"registry.example.com:5000/agent"}, "image.tag": {"7"},
-		"imagePullSecrets": {list{object{"name": "registry"}}}, "includeInboundPorts": {list{80, 8080}},
-		"includeOutboundIPRanges": {list{"10.0.0.0/8", "fd00::/8"}}, "includeOutboundPorts": {list{3306}},
-		"inspectAddr": {"127.0.0.1:25078"}, "kubeletDir": {"/var/lib/k0s/kubelet"},
-		"metrics.tlsSecret": {"metrics-tls"}, "metrics.serviceMonitor.interval": {"5m"}, "metrics.serviceMonitor.labels": {object{"release": "prometheus"}},
-		"metrics.serviceMonitor.tlsConfig": {object{"serverName": "agent"}}, "metrics.serviceMonitor.scrapeTimeout": {"5s"},
-		"metrics.serviceMonitor.authorization":     {object{"credentials": object{"name": "prometheus", "key": "token"}}},
-		"metrics.serviceMonitor.relabelings":       {list{object{"targetLabel": "cluster", "replacement": "a"}}},
-		"metrics.serviceMonitor.metricRelabelings": {list{object{"action": "labeldrop", "regex": "node"}}},
-		"metrics.prometheusRule.labels":            {object{"release": "prometheus"}}, "metrics.prometheusRule.runbookURL": {"https://example.com/monitoring"},
-		"metrics.dashboard.labels": {object{"dashboards": "yes"}}, "metrics.dashboard.annotations": {object{"folder": "mesh"}}, "metrics.dashboard.namespace": {"monitoring"},
-		"metricsAddr": {"0", 0, "127.0.0.1:25079"}, "nodeSelector": {object{"a": "b"}},
-		"nameOverride": {"mesh"}, "nriIndex": {"05", 10}, "nriName": {"mesh"}, "nriSocket": {"/run/other/nri.sock"},
-		"podAnnotations": {object{"a": "b"}}, "podLabels": {object{"example.com/team": "other"}},
-		"pprofAddr": {0, "127.0.0.1:25080"}, "priorityClassName": {"mesh-critical"},
-		"resourceQuota.pods": {100}, "resources": {nil}, "runtimeEndpoint": {"/run/user.sock", "unix:///run/k0s/containerd.sock"},
-		"seLinuxOptions":             {object{"type": "spc_t", "level": "s0"}},
+		"kubernetesDistribution":  {"OpenShift", "gke", "eks", "aks", "k3s", "RKE2", "microk8s", "kind", "minikube", "bottlerocket", "talos"},
+		"admission.waitResources": {nil},
+		"agent.affinity":          {object{"nodeAffinity": object{"preferredDuringSchedulingIgnoredDuringExecution": list{object{"weight": 1, "preference": object{"matchFields": list{object{"key": "metadata.name", "operator": "In", "values": list{"a"}}}}}}}}},
+		"agent.appArmorProfile":   {object{"type": "Localhost", "localhostProfile": "agent"}},
+		"agent.extraArgs":         {list{"--nri-index=05", "--cluster-dns=10.96.0.10,fd00::10", "--cni-status-needs-agent=true", "--pprof-addr=127.0.0.1:25080", "--verify-interval=1h30m"}},
+		"agent.extraEnv":          {list{object{"name": "HTTP2_PING_TIMEOUT_SECONDS", "value": "7"}, object{"name": "A", "valueFrom": object{"fieldRef": object{"fieldPath": "status.hostIP"}}}}},
+		"agent.nodeSelector":      {object{"a": "b"}}, "agent.podAnnotations": {object{"a": "b"}}, "agent.podLabels": {object{"example.com/team": "other"}},
+		"agent.priorityClassName": {"mesh-critical"}, "agent.priorityQuota": {false, 100}, "agent.resources": {nil},
+		"agent.seLinuxOptions": {object{"type": "spc_t", "level": "s0"}}, "agent.tolerations": {list{}, list{object{"key": "a"}}, nil},
+		"agent.updateStrategy": {object{"type": "OnDelete"}, object{"rollingUpdate": object{"maxSurge": 0, "maxUnavailable": 1}}},
+		"commonLabels":         {object{"example.com/team": "mesh", "tier": "x"}}, "fullnameOverride": {"redirector"}, "global": {object{"a": 1}},
+		"hooks.cni.binDir": {"/usr/libexec/cni"}, "hooks.cni.confDir": {"/run/crio/net.d"}, "hooks.cni.excludeNamespaces": {list{"a-*"}},
+		"hooks.nri.socket": {"/run/other/nri.sock"}, "hooks.startupTaint.key": {"startup-taint.cluster-autoscaler.kubernetes.io/mesh"},
+		"image.pullSecrets": {list{object{"name": "registry"}}}, "image.repository": {"registry.example.com:5000/agent"}, "image.tag": {"7", "sha256:" + strings.Repeat("0a", 32)},
+		"monitoring.address": {"0", 0, "127.0.0.1:25079"}, "monitoring.tlsSecret": {"metrics-tls"},
+		"monitoring.dashboard.metadata":    {object{"namespace": "monitoring", "labels": object{"dashboards": "yes"}, "annotations": object{"folder": "mesh"}}},
+		"monitoring.prometheusRule.labels": {object{"release": "prometheus"}}, "monitoring.prometheusRule.runbookURL": {"https://example.com/monitoring"},
+		"monitoring.serviceMonitor.labels":   {object{"release": "prometheus"}},
+		"monitoring.serviceMonitor.endpoint": {object{"interval": "5m", "tlsConfig": object{"serverName": "agent"}, "relabelings": list{object{"targetLabel": "cluster", "replacement": "a"}}, "metricRelabelings": list{object{"regex": "node"}}}, object{"authorization": object{"credentials": object{"name": "prometheus", "key": "token"}}}},
+		"pods.kubeletDir":                    {"/var/lib/k0s/kubelet"}, "runtime.endpoint": {"/run/user.sock", "unix:///run/k0s/containerd.sock"},
+		"proxies.configMaps": {list{"ca", "istio-ca-root-cert"}}, "proxies.secrets": {list{"a", "b.c"}}, "proxies.shared": {sharedProxies()}, "proxies.tokenAudiences": {list{"istio-ca"}},
+		"proxies.istio.image": {"localhost/proxyv2:1"}, "proxies.istio.revision": {"1-31"}, "proxies.istio.namespace": {"mesh"},
+		"proxies.istio.namespaceSelector": {object{}}, "proxies.istio.spec": {object{"istio": object{"update": object{"handover": object{"none": object{}}}}}},
+		"redirection.excludeNamespaces": {list{}}, "redirection.unsupportedRuntimeHandlers": {list{}},
+		// Not each key by itself: what is left out of it is the program's.
+		"redirection.defaults": {
+			object{"interceptionMode": "TPROXY", "includeInboundPorts": list{80, 8080}, "excludeInboundPorts": list{}, "envoyPort": 25001, "envoyInboundPort": 25006, "envoyTunnelPort": 25008, "foreignRules": "warn"},
+			object{"interceptionMode": "NONE", "inboundPorts": "listening", "includeOutboundIPRanges": list{"10.0.0.0/8", "fd00::/8"}, "excludeOutboundIPRanges": list{"10.96.0.0/12"}, "includeOutboundPorts": list{3306}, "excludeOutboundPorts": list{22}, "holdSeconds": 0, "ipv6": "direct"},
+		},
 		"serviceAccount.annotations": {object{"a": "b"}}, "serviceAccount.name": {"own"},
-		"sidecars.secrets": {list{"a", "b.c"}}, "sidecars.tokenAudiences": {list{"istio-ca"}}, "sidecars.configMaps": {list{"ca", "istio-ca-root-cert"}}, "sidecars.shared": {sharedProxies()},
-		"sidecars.istio.image": {"localhost/proxyv2:1"}, "sidecars.istio.revision": {"1-31"}, "sidecars.istio.namespace": {"mesh"},
-		"sidecars.istio.namespaceSelector": {object{}}, "sidecars.istio.spec": {object{"istio": object{"update": object{"handover": object{"none": object{}}}}}},
-		"startupTaintKey":               {"startup-taint.cluster-autoscaler.kubernetes.io/mesh"},
-		"terminationGracePeriodSeconds": {60}, "tolerations": {list{}, list{object{"key": "a"}}, nil}, "unsupportedRuntimeHandlers": {list{}},
-		"updateStrategy": {object{"type": "OnDelete"}, object{"rollingUpdate": object{"maxSurge": 0, "maxUnavailable": 1}}},
-		"verifyInterval": {"1h30m"}, "holdSeconds": {0},
 	}
 }
 
@@ -108,26 +99,24 @@ func defaultOf(defaults map[string]any, path string) (any, error) {
 // Rules are what the templates refuse.
 func Rules() []Rule {
 	return append(sidecarRules(), []Rule{
-		{"contradict each other", func(v At) bool {
-			old, _ := v("kubernetesDistribution").(string)
-			return old != "" && v("platform") != "kubernetes" && v("platform") != strings.ToLower(old)
-		}},
 		{"name your account", func(v At) bool { return v("serviceAccount.create") == false && v("serviceAccount.name") == "" }},
-		{"metrics are not served by TLS", func(v At) bool { return v("metrics.tlsSecret") != "" && v("metrics.secure") != true }},
-		{"finds the agents by the Service", func(v At) bool { return v("metrics.serviceMonitor.enabled") == true && v("metrics.service") != true }},
+		{"metrics are not served by TLS", func(v At) bool { return v("monitoring.tlsSecret") != "" && v("monitoring.secure") != true }},
 		{"Prometheus cannot reach that", func(v At) bool {
-			return v("metrics.serviceMonitor.enabled") == true && slices.Contains([]any{"0", 0, "127.0.0.1:25079"}, v("metricsAddr"))
+			return v("monitoring.serviceMonitor.enabled") == true && slices.Contains([]any{"0", 0, "127.0.0.1:25079"}, v("monitoring.address"))
 		}},
-		{"on what looks like openshift", func(v At) bool {
-			plain := v("platform") == "kubernetes" && slices.Contains([]any{"", "Kubernetes"}, v("kubernetesDistribution"))
-			return v("cni") == "install" && v(ClusterPath) == "openshift" && plain && (v("cniBinDir") == "" || v("cniConfDir") == "")
+		{"on what looks like OpenShift", func(v At) bool {
+			return v(ClusterPath) == "openshift" && v("kubernetesDistribution") == "kubernetes"
 		}},
-		{"the agent does not connect to NRI", func(v At) bool { return v("admission.requiredPlugins") == true && off(v("nri")) }},
-		{"two agents of a node cannot both listen there", func(v At) bool {
-			strategy, _ := v("updateStrategy").(map[string]any)
-			rolling, _ := strategy["rollingUpdate"].(map[string]any)
-			return v("healthAddr") == "127.0.0.1:15078" && strategy["type"] != "OnDelete" && rolling["maxSurge"] != 0
+		{"admission.enabled=true needs Kubernetes 1.36", func(v At) bool { return v(ClusterPath) == "old" && v("admission.enabled") == true }},
+		{"admission.waitContainer=true needs Kubernetes 1.36", func(v At) bool {
+			return v(ClusterPath) == "old" && v("admission.enabled") == "auto" && v("admission.waitContainer") == true
 		}},
+		{"admission.requiredPlugins=true needs Kubernetes 1.36", func(v At) bool {
+			return v(ClusterPath) == "old" && v("admission.enabled") == "auto" && v("admission.requiredPlugins") == true
+		}},
+		{"admission.restrictAgent=true needs Kubernetes 1.30", func(v At) bool { return v(ClusterPath) == "old" && v("admission.restrictAgent") == true }},
+		{"admission.allowOptOut=false needs Kubernetes 1.30", func(v At) bool { return v(ClusterPath) == "old" && v("admission.allowOptOut") == false }},
+		{"the agent does not connect to NRI", func(v At) bool { return v("admission.requiredPlugins") == true && off(v("hooks.nri.mode")) }},
 	}...)
 }
 

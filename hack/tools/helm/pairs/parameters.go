@@ -47,6 +47,9 @@ func (s Schema) below(prefix string, object map[string]any, samples map[string][
 	var found []Parameter
 	for _, name := range slices.Sorted(maps.Keys(properties)) {
 		path, property := prefix+name, s.follow(properties[name])
+		if isOld(properties[name]) {
+			continue
+		}
 		if alternatives, ok := samples[path]; ok {
 			found = append(found, Parameter{path, alternatives})
 			continue
@@ -66,6 +69,12 @@ func (s Schema) below(prefix string, object map[string]any, samples map[string][
 		found = append(found, Parameter{path, alternatives})
 	}
 	return found, nil
+}
+
+// isOld reports whether a value is one of older charts, which a template refuses.
+func isOld(property any) bool {
+	found, _ := property.(map[string]any)
+	return found["$ref"] == "#/definitions/old"
 }
 
 // follow replaces a reference by what it refers to.

@@ -21,7 +21,7 @@ func sharedProxies() []any {
 
 // sharedOf are the profiles of shared proxies.
 func sharedOf(v At) (profiles []any) {
-	list, _ := v("sidecars.shared").([]any)
+	list, _ := v("proxies.shared").([]any)
 	for _, one := range list {
 		proxy, _ := one.(map[string]any)
 		profiles = append(profiles, proxy["profile"])
@@ -31,19 +31,19 @@ func sharedOf(v At) (profiles []any) {
 
 // narrowed reports whether a policy bounds the agent.
 func narrowed(v At) bool {
-	return v("admission.restrictAgent") == true || v("admission.restrictAgent") == "auto" && v(ClusterPath) != "old"
+	return v(ClusterPath) != "old" && v("admission.restrictAgent") != false
 }
 
 // sidecarRules are what the templates refuse of the proxies that the agent runs.
 func sidecarRules() []Rule {
-	docker := func(v At) bool { return v("containerRuntime") == "docker" }
-	enabled := func(v At) bool { return v("sidecars.enabled") == true }
-	required := func(v At) bool { return enabled(v) && v("sidecars.required") == true }
-	istio := func(v At) bool { return v("sidecars.istio.enabled") == true }
+	docker := func(v At) bool { return v("runtime.name") == "docker" }
+	enabled := func(v At) bool { return v("proxies.enabled") == true }
+	required := func(v At) bool { return enabled(v) && v("proxies.required") == true }
+	istio := func(v At) bool { return v("proxies.istio.enabled") == true }
 	return []Rule{
 		{"Docker has no CRI", func(v At) bool { return enabled(v) && docker(v) }},
 		{"where SELinux is enforcing", func(v At) bool {
-			return enabled(v) && v("sidecars.untestedPlatform") != true && (v("platform") == "openshift" || v("kubernetesDistribution") == "OpenShift")
+			return enabled(v) && v("proxies.untestedPlatform") != true && v("kubernetesDistribution") == "OpenShift"
 		}},
 		{"the agent finds these proxies by CRI", func(v At) bool { return len(sharedOf(v)) > 0 && docker(v) }},
 		{"no agent would tell the proxy", func(v At) bool { return !enabled(v) && len(sharedOf(v)) > 0 }},
@@ -54,16 +54,16 @@ func sidecarRules() []Rule {
 			}
 			return len(names) < len(sharedOf(v))
 		}},
-		{"failOpen lets start what sidecars.required refuses", func(v At) bool { return required(v) && v("failOpen") == true }},
-		{"is asked before a pod starts", func(v At) bool { return required(v) && off(v("nri")) && v("cni") != "install" }},
+		{"hooks.failOpen lets start what proxies.required refuses", func(v At) bool { return required(v) && v("hooks.failOpen") == true }},
+		{"is asked before a pod starts", func(v At) bool { return required(v) && off(v("hooks.nri.mode")) && v("hooks.cni.mode") != "install" }},
 		{"could create tokens of every account", func(v At) bool {
-			audiences, _ := v("sidecars.tokenAudiences").([]any)
+			audiences, _ := v("proxies.tokenAudiences").([]any)
 			return enabled(v) && len(audiences) > 0 && !narrowed(v)
 		}},
 		{"an agent that runs proxies", func(v At) bool { return istio(v) && !enabled(v) }},
-		{"the image of Istio's proxy", func(v At) bool { return istio(v) && v("sidecars.istio.image") == "" }},
-		{"nodes with containerd or CRI-O (containerRuntime)", func(v At) bool { return istio(v) && docker(v) }},
-		{"the policy that bounds the agent's tokens", func(v At) bool { return istio(v) && v("admission.restrictAgent") == false }},
-		{"policies that bound the agent's tokens", func(v At) bool { return istio(v) && !narrowed(v) }},
+		{"the image of Istio's proxy", func(v At) bool { return istio(v) && v("proxies.istio.image") == "" }},
+		{"nodes with containerd or CRI-O (runtime.name)", func(v At) bool { return istio(v) && docker(v) }},
+		{"bound the agent's tokens (admission.restrictAgent=false", func(v At) bool { return istio(v) && v("admission.restrictAgent") == false }},
+		{"bound the agent's tokens (admission.restrictAgent=auto", func(v At) bool { return istio(v) && v(ClusterPath) == "old" }},
 	}
 }

@@ -22,7 +22,7 @@ func (helm3) Render(ctx context.Context, request Request) (Release, error) {
 	client := action.NewInstall(&action.Configuration{Log: func(string, ...any) {}})
 	client.ClientOnly, client.DryRun, client.APIVersions = true, true, request.Kinds
 	client.ReleaseName, client.Namespace = Name, Name
-	client.KubeVersion = &chartutil.KubeVersion{Version: cmp.Or(request.Version, "v1.36.0"), Major: "1", Minor: "36"}
+	client.KubeVersion = &chartutil.KubeVersion{Version: cmp.Or(request.Version, "v1.37.0"), Major: "1", Minor: "37"}
 	made, err := client.RunWithContext(ctx, chart, request.Values)
 	if err != nil {
 		return Release{}, err

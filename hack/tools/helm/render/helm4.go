@@ -24,7 +24,7 @@ func (helm4) Render(ctx context.Context, request Request) (Release, error) {
 	client := action.NewInstall(action.NewConfiguration())
 	client.DryRunStrategy, client.APIVersions = action.DryRunClient, request.Kinds
 	client.ReleaseName, client.Namespace = Name, Name
-	client.KubeVersion = &common.KubeVersion{Version: cmp.Or(request.Version, "v1.36.0"), Major: "1", Minor: "36"}
+	client.KubeVersion = &common.KubeVersion{Version: cmp.Or(request.Version, "v1.37.0"), Major: "1", Minor: "37"}
 	rel, err := client.RunWithContext(ctx, chart, request.Values)
 	if err != nil {
 		return Release{}, err

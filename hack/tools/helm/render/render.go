@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
+
+	"istio-pod-network-controller/hack/tools/helm/pairs"
 )
 
 // Name is the release, its namespace, and the name of most of its objects.
@@ -24,7 +27,7 @@ type Request struct {
 	Values map[string]any
 	// Kinds (group/version/kind) are what the cluster has in addition to the common ones.
 	Kinds []string
-	// Version is what the cluster says of itself; empty means v1.36.0.
+	// Version is what the cluster says of itself; empty means v1.37.0.
 	Version string
 }
 
@@ -81,10 +84,13 @@ func words(err error) string {
 // Documents are the objects of a manifest, in its order.
 func (r Release) Documents() []string { return documents(r.Manifest) }
 
-// Values reads the text of a values file.
+// Values reads the text of a values file. A name at the top may be a path, as for --set: {a.b: 1} is {a: {b: 1}}.
 func Values(text string) (map[string]any, error) {
-	values := map[string]any{}
-	err := yaml.Unmarshal([]byte(text), &values)
+	given, values := map[string]any{}, map[string]any{}
+	err := yaml.Unmarshal([]byte(text), &given)
+	for _, path := range slices.Sorted(maps.Keys(given)) { // a before a.b
+		pairs.Set(values, path, given[path])
+	}
 	return values, err
 }
 
