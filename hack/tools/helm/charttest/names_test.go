@@ -12,23 +12,6 @@ import (
 	"istio-pod-network-controller/hack/tools/helm/render"
 )
 
-// valuesBeforeGroups are the values of the last chart without groups.
-const valuesBeforeGroups = `platform kubernetesDistribution image.repository image.tag image.digest image.pullPolicy imagePullSecrets nameOverride fullnameOverride commonLabels
-serviceAccount.create serviceAccount.name serviceAccount.annotations containerRuntime runtimeEndpoint podsFrom readAsNode kubeletDir processFallback backend select
-excludeNamespaces unsupportedRuntimeHandlers nri nriSocket nriName nriIndex failOpen startupTaint startupTaintKey cni cniBinDir cniConfDir cniSocket cniPluginSource
-cniFailOpen cniStatusNeedsAgent cniExcludeNamespaces includeOutboundIPRanges excludeOutboundIPRanges includeInboundPorts inboundPorts excludeInboundPorts
-includeOutboundPorts excludeOutboundPorts envoyPort envoyInboundPort envoyTunnelPort foreignRules holdSeconds interceptionMode ipv6 clusterDNS sidecars.enabled
-sidecars.required sidecars.untestedPlatform sidecars.secrets sidecars.tokenAudiences sidecars.configMaps sidecars.istio.enabled sidecars.istio.image
-sidecars.istio.revision sidecars.istio.namespace sidecars.istio.namespaceSelector sidecars.istio.spec sidecars.shared admission.enabled admission.readinessGate
-admission.waitContainer admission.waitTimeout admission.waitResources admission.requiredPlugins admission.rewriteProbes admission.failurePolicy
-admission.restrictAgent admission.allowOptOut healthAddr metricsAddr metrics.secure metrics.tlsSecret metrics.service metrics.serviceMonitor.enabled
-metrics.serviceMonitor.interval metrics.serviceMonitor.scrapeTimeout metrics.serviceMonitor.labels metrics.serviceMonitor.tlsConfig
-metrics.serviceMonitor.authorization metrics.serviceMonitor.relabelings metrics.serviceMonitor.metricRelabelings metrics.prometheusRule.enabled
-metrics.prometheusRule.labels metrics.prometheusRule.runbookURL metrics.dashboard.enabled metrics.dashboard.labels metrics.dashboard.annotations
-metrics.dashboard.namespace inspect.enabled inspectAddr pprofAddr logLevel verifyInterval resources nodeSelector affinity tolerations priorityClassName
-updateStrategy terminationGracePeriodSeconds podAnnotations podLabels extraEnv extraVolumes extraVolumeMounts seLinuxOptions appArmorProfile
-resourceQuota.enabled resourceQuota.pods`
-
 // oldNames are the names that a template refuses, with what it says of them.
 func oldNames(t *testing.T) map[string]any {
 	t.Helper()
@@ -87,7 +70,7 @@ func TestOldNames_everyValueOfTheOldChart_isKnown(t *testing.T) {
 	isThere := func(name string) bool {
 		return slices.ContainsFunc(now, func(n string) bool { return n == name || strings.HasPrefix(n, name+".") })
 	}
-	for name := range strings.FieldsSeq(valuesBeforeGroups) {
+	for name := range strings.FieldsSeq(read(t, "testdata/values-before-groups.txt")) { // of the last chart without groups
 		listed := slices.ContainsFunc(slices.Collect(maps.Keys(old)), func(o string) bool { return o == name || strings.HasPrefix(name, o+".") })
 		if isThere(name) == listed {
 			t.Errorf("%s is there: %t, and in the list of old names: %t", name, isThere(name), listed)
