@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
+	"log/slog"
 	"net/http/httptest"
 	"os"
 	"strings"
@@ -29,7 +29,7 @@ func (r release) writeChart(file, chart string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	server := httptest.NewServer(registry.New(registry.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo))))
 	defer server.Close()
 	repository, tag := strings.TrimPrefix(server.URL, "http://")+"/"+r.name, strings.ReplaceAll(r.version, "+", "_") // as Helm does
 	client, err := helm.NewClient(helm.ClientOptPlainHTTP(), helm.ClientOptWriter(io.Discard), helm.ClientOptCredentialsFile(dir+"/none"))
