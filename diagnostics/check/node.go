@@ -193,6 +193,7 @@ func (g NodeGatherer) left(ctx context.Context) (l Left) {
 	for _, entry := range g.entries(&l, runDirectory) {
 		name := path.Join(runDirectory, entry.Name())
 		switch entry.Name() {
+		case "kept": // for the next agent; it goes with the node's next start
 		case "sidecars", "shared":
 			for _, home := range g.entries(&l, name) {
 				l.Proxies = append(l.Proxies, path.Join(name, home.Name()))

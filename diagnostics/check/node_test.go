@@ -107,6 +107,9 @@ func TestNodeChecks(t *testing.T) {
 		"a socket that leads to another one": {change: func(f map[string]string) {
 			f["var/run/nri/nri.sock"], f["run/k3s/nri.sock"] = "-> /run/k3s/nri.sock", "socket"
 		}, check: "node-nri", level: OK, want: "/var/run/nri/nri.sock"},
+		"what agents keep for the next one": {change: func(f map[string]string) {
+			f["run/istio-pod-network-controller/kept/namespaces.json"] = "[]"
+		}, check: "node-leftovers", level: OK, want: "the node has nothing of the agent's"},
 		"links in a circle": {change: func(f map[string]string) { f["var/run/nri/nri.sock"] = "-> nri.sock" }, check: "node-nri", level: Warn, want: "not offered"},
 		"an entry behind links": {change: func(f map[string]string) {
 			delete(f, "etc/cni/net.d/10-flannel.conflist")
