@@ -52,8 +52,9 @@ func (c *cluster) awaitKept(t *testing.T, want bool) {
 		if err != nil {
 			return err
 		}
-		if age := m.sum(metricPrefix + "kept_objects_age_seconds"); (age > 0) != want || m.sum(metricPrefix+"ready", `check="cache"`) != 1 {
-			return fmt.Errorf("it is of %v s; has the agent read its pods: %v", age, m.sum(metricPrefix+"ready", `check="cache"`))
+		age, ready := m.sum(metricPrefix+"kept_objects_age_seconds"), m.sum(metricPrefix+"ready", `check="cache"`)
+		if (age > 0) != want || (ready == 1) == want {
+			return fmt.Errorf("it is of %v s; is the agent ready: %v", age, ready)
 		}
 		return nil
 	})
