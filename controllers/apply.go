@@ -31,9 +31,8 @@ func (p *Programmer) apply(ctx context.Context, v visit, want *compiled) (found 
 	}
 	if known.Sandbox.ID == v.sandbox.ID {
 		found = known.Findings
-	} else {
-		found = learned(v)
 	}
+	found = found.learned(v)
 	if !again && areFirst(v, outcome.Drift) {
 		found.inForce = time.Now()
 	}
@@ -54,7 +53,7 @@ func (p *Programmer) apply(ctx context.Context, v visit, want *compiled) (found 
 		p.Reporter.Event(v.sandbox, podreport.ReasonRulesRepaired, repairText(outcome.Drift))
 	}
 	if err != nil { // a later step has failed; what was written counts all the same
-		p.Ledger.found(v.sandbox.UID, found)
+		p.Ledger.found(v.sandbox, found)
 	}
 	return found, outcome.Changed(), err
 }

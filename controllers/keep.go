@@ -45,8 +45,13 @@ func (p *Programmer) repair(ctx context.Context, v visit, known Entry) (bool, er
 		return true, nil
 	}
 	found, _, err := p.apply(ctx, v, known.compiled)
-	if err == nil {
-		p.Ledger.found(v.sandbox.UID, found)
+	if err != nil {
+		return false, err
 	}
-	return err == nil, err
+	if found.Unheard != "" { // the proxy may have come
+		v.intent.Spec = known.compiled.spec
+		found, _ = unheard(ctx, p.Listeners, v, found, "")
+	}
+	p.Ledger.found(v.sandbox, found)
+	return true, nil
 }

@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -15,31 +16,40 @@ import (
 // startLimit bounds the question when containers were started.
 const startLimit = time.Second
 
-// learned returns the findings of an earlier agent in a sandbox that this one sees for the first time.
-func learned(v visit) (f Findings) {
-	if said, ok := podreport.DetailsOn(v.pod); ok && said.Sandbox == v.sandbox.ID {
-		if late, err := time.ParseDuration(said.Late); err == nil && late > 0 {
-			f.late = late
+// learned returns the findings with those of an earlier agent in the same sandbox, as the pod shows them: what this agent has found itself comes first.
+func (f Findings) learned(v visit) Findings {
+	said, ok := podreport.DetailsOn(v.pod)
+	if !ok || said.Sandbox != v.sandbox.ID {
+		return f
+	}
+	if late, err := time.ParseDuration(said.Late); err == nil && late > 0 && f.late == 0 {
+		f.late = late
+	}
+	if c := findCondition(v.pod); f.unheardAt.IsZero() && c != nil && c.Reason == podreport.ReasonNoListener {
+		if _, unheard, found := strings.Cut(c.Message, podreport.NobodyListens); found {
+			f.Unheard = podreport.NobodyListens + unheard
 		}
 	}
 	return f
 }
 
 // areFirst reports whether rules that were put into a sandbox just now are its first ones, and its containers may run already. A report of rules in the
-// sandbox means that it has lost them.
+// sandbox means that it has lost them; a failed one has their hash if they were in force.
 func areFirst(v visit, drift iptables.Drift) bool {
 	kinds := drift.Kinds()
 	if v.by.early() || !slices.Contains(kinds, iptables.KindAbsent) || slices.Contains(kinds, iptables.KindBackend) {
 		return false
 	}
 	said, ok := podreport.DetailsOn(v.pod)
-	return !ok || said.Sandbox != v.sandbox.ID || podreport.Status(v.pod.Annotations[podreport.KeyStatus]) != podreport.StatusInitialized
+	return !ok || said.Sandbox != v.sandbox.ID ||
+		said.SpecHash == "" && podreport.Status(v.pod.Annotations[podreport.KeyStatus]) != podreport.StatusInitialized
 }
 
-// askLate asks the runtime, after the first rules of a sandbox, whether a container was started before them. Without an answer the next visit asks.
+// askLate asks the runtime, after the first rules of a sandbox, whether a container was started before them. Without an answer the next visit asks, but
+// for an early hook's, for which the runtime waits.
 func (p *Programmer) askLate(ctx context.Context, v visit) {
 	known, _ := p.Ledger.Of(v.sandbox.UID)
-	if p.Starts == nil || known.inForce.IsZero() {
+	if p.Starts == nil || v.by.early() || known.inForce.IsZero() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, startLimit)

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/podreport"
 	"istio-pod-network-controller/iptables"
 )
@@ -135,5 +136,64 @@ func TestAskLate_runtimeIsAway_isAskedAgain(t *testing.T) {
 	b.ensure(t, Unchanged)
 	if r := b.lastReport(t); r.Late == "" || starts.asked != 2 {
 		t.Errorf("late %q after %d questions", r.Late, starts.asked)
+	}
+}
+
+// A first visit that fails must not cost what an earlier agent has found out.
+func TestLearned_firstVisitFails_isKept(t *testing.T) {
+	b, _ := starting(t, nil)
+	b.shows(t, podreport.Details{Sandbox: "sandbox-1", Late: "1.204s"})
+	b.backend.err = errors.New("out of order")
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); err == nil {
+		t.Fatal("no error")
+	}
+	if r := b.lastReport(t); r.Status != podreport.StatusFailed || r.Late != "1.204s" {
+		t.Errorf("the failure says %+v", r)
+	}
+	b.backend.err = nil
+	b.ensure(t, Changed)
+	if r := b.lastReport(t); r.Late != "1.204s" {
+		t.Errorf("afterwards: %+v", r)
+	}
+	wantGauge(t, b, "late_pods", 1)
+}
+
+func TestAskLate_rulesOfAPreemptedPodWereLost_isSilent(t *testing.T) {
+	b, starts := starting(t, map[string]time.Time{"app": time.Now().Add(-time.Hour)})
+	b.shows(t, podreport.Details{Sandbox: "sandbox-1", SpecHash: "1234"})
+	b.pods.pod.Annotations[podreport.KeyStatus] = string(podreport.StatusFailed)
+	b.ensure(t, Changed)
+	if starts.asked != 0 {
+		t.Errorf("events %q", b.reporter.events)
+	}
+}
+
+// Containers of the sandbox before are no containers of this one.
+func TestAskLate_newSandboxFailsLate_isNotMistaken(t *testing.T) {
+	b, starts := starting(t, map[string]time.Time{"app": time.Now().Add(-time.Hour)})
+	s := b.sandbox
+	s.ID, s.NetNS = "sandbox-1", "/netns/1"
+	if _, err := b.Ensure(t.Context(), NRI, s); err != nil {
+		t.Fatal(err)
+	}
+	b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "sandbox-2", NetNS: "/netns/2"}
+	b.backend.errLate = errors.New("out of order")
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); err == nil {
+		t.Fatal("no error")
+	}
+	if starts.asked != 0 {
+		t.Errorf("asked %d times; events %q", starts.asked, b.reporter.events)
+	}
+}
+
+// A runtime waits for an early hook.
+func TestAskLate_earlyHook_doesNotAsk(t *testing.T) {
+	b, starts := starting(t, nil)
+	starts.err = errors.New("out of order")
+	b.ensure(t, Changed)
+	s := b.sandbox
+	s.ID, s.NetNS = "sandbox-1", "/netns/1"
+	if _, err := b.Ensure(t.Context(), NRI, s); err != nil || starts.asked != 1 {
+		t.Errorf("error %v, asked %d times", err, starts.asked)
 	}
 }

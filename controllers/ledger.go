@@ -80,13 +80,13 @@ func (l *Ledger) Mark(s podnet.Sandbox, state State, retry bool) {
 	l.pods[e.Sandbox.UID] = e
 }
 
-// found replaces a pod's findings.
-func (l *Ledger) found(uid string, f Findings) {
+// found replaces the findings in a sandbox, if it is the pod's.
+func (l *Ledger) found(s podnet.Sandbox, f Findings) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if e, ok := l.pods[uid]; ok {
+	if e, ok := l.pods[s.UID]; ok && e.Sandbox.ID == s.ID {
 		e.Findings, e.checked = f, time.Now()
-		l.pods[uid] = e
+		l.pods[s.UID] = e
 	}
 }
 

@@ -29,11 +29,13 @@ func TestEnsure_changeThatNeedsNoOtherRules_isLeftToTheNextCheck(t *testing.T) {
 			b.pods.pod.Annotations[podreport.KeyStatus] = string(podreport.StatusInitialized)
 			b.pods.pod.Annotations[podreport.KeyDetails] = `{"sandbox":"sandbox-1","backend":"fake","specHash":"another"}`
 		}, looks: true},
-		"there is another sandbox":       {by: Watch, change: func(b *bench) { b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "2", NetNS: "/netns/2"} }, looks: true},
-		"the sandbox has another path":   {by: Watch, change: func(b *bench) { b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "sandbox-1", NetNS: "/n"} }, looks: true},
-		"others' rules were before ours": {by: Watch, change: func(b *bench) { b.Ledger.found("uid-1", Findings{Preempted: "a chain"}) }, looks: true},
+		"there is another sandbox":     {by: Watch, change: func(b *bench) { b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "2", NetNS: "/netns/2"} }, looks: true},
+		"the sandbox has another path": {by: Watch, change: func(b *bench) { b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "sandbox-1", NetNS: "/n"} }, looks: true},
+		"others' rules were before ours": {by: Watch, change: func(b *bench) {
+			b.Ledger.found(podnet.Sandbox{ID: "sandbox-1", UID: "uid-1"}, Findings{Preempted: "a chain"})
+		}, looks: true},
 		"the rules were repaired of late": {by: Watch, change: func(b *bench) {
-			b.Ledger.found("uid-1", Findings{contention: contention{}.withRepair(time.Unix(1, 0))})
+			b.Ledger.found(podnet.Sandbox{ID: "sandbox-1", UID: "uid-1"}, Findings{contention: contention{}.withRepair(time.Unix(1, 0))})
 		}, looks: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -89,7 +91,7 @@ func TestAChangeThatIsLeftKeepsWhatWasFound(t *testing.T) {
 	b.VerifyInterval = 10 * time.Second
 	b.ensure(t, Changed)
 	want := Findings{LastRepair: podreport.Repair{Time: "2026-01-02T03:04:05Z", Kinds: "route"}, handovers: 1}
-	b.Ledger.found("uid-1", want)
+	b.Ledger.found(podnet.Sandbox{ID: "sandbox-1", UID: "uid-1"}, want)
 	b.ensure(t, Unchanged)
 	if e, _ := b.Ledger.Of("uid-1"); e.Findings != want || b.lastReport(t).LastRepair != want.LastRepair || b.backend.applies != 1 {
 		t.Errorf("remembered %+v, reported %+v", e.Findings, b.lastReport(t))

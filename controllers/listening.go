@@ -51,7 +51,7 @@ func listening(ctx context.Context, from Listeners, v visit, found Findings) (no
 	return found, "inbound ports that are captured now: " + list
 }
 
-// proxyPatience is how long after its start a pod's proxy may not listen yet, and the time between two looks at a proxy that listens.
+// proxyPatience is how long after the start of a pod's containers its proxy may not listen yet, and the time between two looks at a proxy that listens.
 const proxyPatience = time.Minute
 
 // unheard returns the findings with the proxy's ports on which nobody listens, and news of them for the pod's owner. It works within the turn, at
@@ -83,6 +83,17 @@ func unheard(ctx context.Context, from Listeners, v visit, found Findings, late 
 	return found, found.Unheard
 }
 
+// containersSince returns when the containers of a pod with a start time could start: after its init containers, in the newest sandbox.
+func containersSince(pod *corev1.Pod) time.Time {
+	at := pod.Status.StartTime.Time
+	for _, kind := range []corev1.PodConditionType{corev1.PodInitialized, corev1.PodReadyToStartContainers} {
+		if c := podreport.ConditionOf(pod, kind); c != nil && c.LastTransitionTime.After(at) {
+			at = c.LastTransitionTime.Time
+		}
+	}
+	return at
+}
+
 // isLookDue reports whether to look for the proxy's listener. A pod that ends is left alone.
 func isLookDue(v visit, found Findings) bool {
 	switch {
@@ -91,7 +102,7 @@ func isLookDue(v visit, found Findings) bool {
 	case found.missing:
 		return true
 	}
-	return time.Since(v.pod.Status.StartTime.Time) >= proxyPatience && time.Since(found.unheardAt) >= proxyPatience
+	return time.Since(containersSince(v.pod)) >= proxyPatience && time.Since(found.unheardAt) >= proxyPatience
 }
 
 // nobodyListens begins words about ports of the proxy.

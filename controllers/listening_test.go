@@ -251,3 +251,61 @@ func TestUnheard_notAsked_isNotReported(t *testing.T) {
 		}
 	}
 }
+
+// A new agent goes on with what the pod shows, until it has looked itself: the condition does not change to and fro.
+func TestUnheard_newAgent_keepsTheReport(t *testing.T) {
+	const silent = "traffic is redirected; nobody listens on 15001 and 15006: connections are refused"
+	b, l := newBench(t), &fakeListeners{}
+	b.Listeners = l
+	b.shows(t, podreport.Details{Sandbox: "sandbox-1"})
+	b.pods.pod.Status.Phase, b.pods.pod.Status.StartTime = corev1.PodRunning, new(metav1.NewTime(time.Now().Add(-time.Hour)))
+	b.pods.pod.Status.Conditions = []corev1.PodCondition{{Type: podreport.Condition, Status: corev1.ConditionTrue, Reason: podreport.ReasonNoListener, Message: silent}}
+	b.ensure(t, Changed)
+	if r := b.lastReport(t); r.Reason != podreport.ReasonNoListener || r.Message != silent {
+		t.Errorf("before the first look: %+v", r)
+	}
+	if r, looks := b.verified(t, l); r.Reason != podreport.ReasonNoListener || r.Message != silent || looks != 1 || len(b.reporter.events) > 0 {
+		t.Errorf("after %d looks: %+v, events %q", looks, r, b.reporter.events)
+	}
+	l.ports = []uint16{15001, 15006}
+	if r, _ := b.verified(t, l); r.Reason != podreport.ReasonInitialized {
+		t.Errorf("it listens: %+v", r)
+	}
+}
+
+// A proxy starts after the init containers, and anew in each sandbox.
+func TestUnheard_startedLongAgo_waitsForTheContainers(t *testing.T) {
+	for _, began := range []corev1.PodConditionType{corev1.PodInitialized, corev1.PodReadyToStartContainers} {
+		b, l := newBench(t), &fakeListeners{}
+		b.Listeners = l
+		b.pods.pod.Status.Phase, b.pods.pod.Status.StartTime = corev1.PodRunning, new(metav1.NewTime(time.Now().Add(-time.Hour)))
+		b.pods.pod.Status.Conditions = []corev1.PodCondition{{Type: began, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
+		b.ensure(t, Changed)
+		if _, looks := b.verified(t, l); looks != 0 {
+			t.Errorf("%s: %d looks", began, looks)
+		}
+	}
+}
+
+// A pod that no longer asks keeps its rules, and is not said to lack a proxy that has come.
+func TestUnheard_podThatNoLongerAsks_isLookedAt(t *testing.T) {
+	b, l := newBench(t), &fakeListeners{}
+	b.Listeners = l
+	b.pods.pod.Status.Phase, b.pods.pod.Status.StartTime = corev1.PodRunning, new(metav1.NewTime(time.Now().Add(-time.Hour)))
+	b.ensure(t, Changed)
+	b.verified(t, l)
+	if r, _ := b.verified(t, l); r.Reason != podreport.ReasonNoListener {
+		t.Fatalf("reason %s", r.Reason)
+	}
+	delete(b.pods.pod.Annotations, intent.KeyInitialize)
+	if r, _ := b.verified(t, l); r.Reason != podreport.ReasonNoListener {
+		t.Errorf("nobody listens: %+v", r)
+	}
+	b.shows(t, podreport.Details{Sandbox: "sandbox-1"})
+	b.pods.pod.Status.Conditions = []corev1.PodCondition{{Type: podreport.Condition, Status: corev1.ConditionTrue, Reason: podreport.ReasonNoListener}}
+	l.ports = []uint16{15001, 15006}
+	if r, _ := b.verified(t, l); r.Reason != podreport.ReasonInitialized {
+		t.Errorf("it listens: %+v", r)
+	}
+	wantGauge(t, b, "no_listener_pods", 0)
+}

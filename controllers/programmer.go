@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"time"
 
 	"istio-pod-network-controller/internal/intent"
@@ -100,7 +101,7 @@ func (p *Programmer) forgetPod(uid string) {
 func (p *Programmer) report(r Report) {
 	r.Backend = p.BackendName
 	if known, ok := p.Ledger.Of(r.Sandbox.UID); ok && r.Status != "" && known.Sandbox.ID == r.Sandbox.ID {
-		r.LastRepair, r.Listening, r.Late = known.LastRepair, known.Listening, known.lateText()
+		r.LastRepair, r.Listening, r.Late = known.LastRepair, known.Listening, cmp.Or(known.lateText(), r.Late)
 	}
 	p.Reporter.Report(r)
 }

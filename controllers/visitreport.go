@@ -11,9 +11,13 @@ import (
 	"istio-pod-network-controller/internal/podreport"
 )
 
-// reportOf returns a report of a visit.
+// reportOf returns a report of a visit. While the sandbox has rules or is to have some, it says what an earlier agent has learned of their start.
 func reportOf(v visit, status podreport.Status, reason, message string) Report {
-	return Report{Sandbox: v.sandbox, Status: status, Reason: reason, Message: message, Hook: v.by, PodVersion: v.pod.ResourceVersion}
+	r := Report{Sandbox: v.sandbox, Status: status, Reason: reason, Message: message, Hook: v.by, PodVersion: v.pod.ResourceVersion}
+	if status == podreport.StatusInitialized || status == podreport.StatusFailed {
+		r.Late = Findings{}.learned(v).lateText()
+	}
+	return r
 }
 
 // programmed returns the report of a pod whose rules are in force; want is nil if the agent does not know them. message is for a pod whose rules
@@ -65,7 +69,8 @@ func notRequired(v visit) *Report {
 func keptReport(v visit, known Entry, proxyReady bool) *Report {
 	c, quiet := findCondition(v.pod), known.Findings
 	quiet.unheardAt, quiet.missing, quiet.late, quiet.inForce = time.Time{}, false, 0, time.Time{}
-	if quiet == (Findings{}) && podreport.Status(v.pod.Annotations[podreport.KeyStatus]) == podreport.StatusInitialized && c != nil && c.Status == corev1.ConditionTrue {
+	fine := c != nil && c.Status == corev1.ConditionTrue && c.Reason != podreport.ReasonNoListener
+	if fine && quiet == (Findings{}) && podreport.Status(v.pod.Annotations[podreport.KeyStatus]) == podreport.StatusInitialized {
 		return nil
 	}
 	if known.compiled != nil {

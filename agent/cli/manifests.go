@@ -3,7 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -29,13 +28,13 @@ func (o *rulesOptions) spec(cmd *cobra.Command) (iptables.Spec, error) {
 		return iptables.Spec{}, err
 	}
 	var pod corev1.Pod
-	if err := readManifest(cmd.InOrStdin(), o.pod, "Pod", &pod); err != nil {
+	if err := readManifest(cmd, o.pod, "Pod", &pod); err != nil {
 		return iptables.Spec{}, fmt.Errorf("--pod: %w", err)
 	}
 	var ns *corev1.Namespace
 	if o.namespace != "" {
 		ns = &corev1.Namespace{}
-		if err := readManifest(cmd.InOrStdin(), o.namespace, "Namespace", ns); err != nil {
+		if err := readManifest(cmd, o.namespace, "Namespace", ns); err != nil {
 			return iptables.Spec{}, fmt.Errorf("--namespace: %w", err)
 		}
 		if pod.Namespace != "" && ns.Name != pod.Namespace {
@@ -61,9 +60,9 @@ func (o *rulesOptions) wanted(cmd *cobra.Command) (iptables.Ruleset, error) {
 	return iptables.Rules(spec)
 }
 
-// readManifest reads one object of a kind from a file, or from in for "-".
-func readManifest(in io.Reader, file, kind string, into any) error {
-	data, err := cmdline.ReadFile(in, file, cmdline.MaxManifest, fmt.Sprintf("larger than %d bytes", cmdline.MaxManifest))
+// readManifest reads one object of a kind from a file, or from standard input for "-".
+func readManifest(cmd *cobra.Command, file, kind string, into any) error {
+	data, err := cmdline.ReadFile(cmd.Context(), cmd.InOrStdin(), file, cmdline.MaxManifest, fmt.Sprintf("larger than %d bytes", cmdline.MaxManifest))
 	if err != nil {
 		return err
 	}

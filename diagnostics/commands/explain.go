@@ -58,7 +58,7 @@ func newExplain() *cobra.Command {
 }
 
 // read reads the manifests, of which one has pods at least.
-func (o *explainOptions) read(in io.Reader) (manifests, error) {
+func (o *explainOptions) read(cmd *cobra.Command) (manifests, error) {
 	err := errors.Join(cmdline.OneOf("output", o.output, cmdline.OutputWords, cmdline.OutputJSON, cmdline.OutputYAML), o.Validate())
 	if err == nil && len(o.files) == 0 {
 		err = errors.New("--filename: required: name a file with a Pod or a Deployment, a directory, or - for standard input")
@@ -66,7 +66,7 @@ func (o *explainOptions) read(in io.Reader) (manifests, error) {
 	if err != nil {
 		return manifests{}, err
 	}
-	found, err := readWorkloads(in, o.files, o.namespace)
+	found, err := readWorkloads(cmd, o.files, o.namespace)
 	if err == nil && len(found.workloads) == 0 && len(found.passed) == 0 {
 		err = fmt.Errorf("--filename: none of the manifests has pods%s: want one of %s", found.others(), workloadKinds())
 	}
@@ -74,7 +74,7 @@ func (o *explainOptions) read(in io.Reader) (manifests, error) {
 }
 
 func (o *explainOptions) run(cmd *cobra.Command) error {
-	found, err := o.read(cmd.InOrStdin())
+	found, err := o.read(cmd)
 	if err != nil {
 		return cmdline.Unasked(err)
 	}

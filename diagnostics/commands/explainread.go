@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -79,7 +80,7 @@ func (m manifests) others() string {
 }
 
 // readWorkloads reads all objects of the files. Objects without a namespace belong to the given one, or the manifests' only Namespace, or default.
-func readWorkloads(in io.Reader, files []string, namespace string) (manifests, error) {
+func readWorkloads(cmd *cobra.Command, files []string, namespace string) (manifests, error) {
 	out := manifests{
 		namespaces: map[string]*corev1.Namespace{}, profiles: map[string]v1alpha1.ProxyProfileSpec{}, configMaps: map[string]*corev1.ConfigMap{},
 		ignored: map[string]bool{},
@@ -88,7 +89,7 @@ func readWorkloads(in io.Reader, files []string, namespace string) (manifests, e
 	files, err := withoutDirectories(files)
 	errs := []error{err}
 	for _, file := range files {
-		data, err := cmdline.ReadFile(in, file, left, fmt.Sprintf("the manifests are larger than %d bytes in all", maxManifests))
+		data, err := cmdline.ReadFile(cmd.Context(), cmd.InOrStdin(), file, left, fmt.Sprintf("the manifests are larger than %d bytes in all", maxManifests))
 		if err != nil {
 			errs = append(errs, fmt.Errorf("--filename: %w", err))
 			continue
@@ -114,8 +115,9 @@ func withoutDirectories(names []string) (files []string, err error) {
 			continue
 		}
 		before := len(files)
-		errWalk := filepath.WalkDir(name, func(path string, entry fs.DirEntry, err error) error {
-			switch hidden := path != name && strings.HasPrefix(entry.Name(), "."); {
+		root := name + string(filepath.Separator) // name may be a link to a directory
+		errWalk := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+			switch hidden := path != root && strings.HasPrefix(entry.Name(), "."); {
 			case err != nil:
 				return err
 			case hidden && entry.IsDir():

@@ -63,3 +63,13 @@ func directory(t *testing.T, files map[string]string) string {
 	}
 	return dir
 }
+
+func TestExplain_linkToADirectory_isRead(t *testing.T) {
+	dir, link := directory(t, map[string]string{"b.yaml/a.yaml": podYAML}), filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, errOut := call(t, "", "explain", "--strict", "-f", link, "-o", "json"); code != 0 || !strings.Contains(out, `"file": "`+link+`/b.yaml/a.yaml"`) {
+		t.Errorf("code %d, %s%s", code, out, errOut)
+	}
+}

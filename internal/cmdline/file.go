@@ -1,6 +1,7 @@
 package cmdline
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -9,8 +10,24 @@ import (
 // MaxManifest bounds a manifest: the API server accepts no larger object.
 const MaxManifest = 3 << 20
 
-// ReadFile reads a file, or in for "-". The error for more than most bytes says what is too large.
-func ReadFile(in io.Reader, file string, most int, tooLarge string) ([]byte, error) {
+// ReadFile reads a file, or in for "-", until ctx ends: nobody may write to a terminal or a pipe. The error for more than most bytes says what is too large.
+func ReadFile(ctx context.Context, in io.Reader, file string, most int, tooLarge string) (data []byte, err error) {
+	read := make(chan struct{})
+	var text []byte
+	var fault error
+	go func() {
+		defer close(read)
+		text, fault = readFile(in, file, most, tooLarge)
+	}()
+	select {
+	case <-read:
+		return text, fault
+	case <-ctx.Done():
+		return nil, fmt.Errorf("read %s: %w", file, context.Cause(ctx))
+	}
+}
+
+func readFile(in io.Reader, file string, most int, tooLarge string) ([]byte, error) {
 	if file != "-" {
 		f, err := os.Open(file)
 		if err != nil {
