@@ -95,6 +95,8 @@ func TestExtraArgs(t *testing.T) {
 	for flag, words := range map[string]string{
 		"--nri=off": "--nri: set hooks.nri.mode", "--hold-seconds=3": "--hold-seconds: set redirection.defaults.holdSeconds", "--nri-name=a": "--nri-name: the chart sets it itself",
 		"--include-outbound-ip-ranges=*": "--include-outbound-ip-ranges: set redirection.defaults.includeOutboundIPRanges", "--inspect-addr=:1": "--inspect-addr: set inspect.enabled",
+		"--verify-intervall=1m": "--verify-intervall: it takes --cluster-dns, --cni-status-needs-agent, --inspect-addr, --nri-index, --pprof-addr and --verify-interval",
+		"--help=true": "--help: it takes --cluster-dns", "--nri-index=05', '--nri-index=06": "--nri-index: set it once",
 		"nri-index=05": `"nri-index=05": write it as --flag=value`, "--nri-index": `"--nri-index": write it as --flag=value`, "-v=1": `"-v=1": write it as --flag=value`,
 	} {
 		refuses(t, "agent.extraArgs: ['"+flag+"']", "agent.extraArgs: "+words)

@@ -17,7 +17,6 @@ func TestTheImage(t *testing.T) {
 		"{image: {repository: r/a}, redirection.backend: iptables}":                  "r/a:" + version + "-iptables",
 		"image: {repository: r/a, tag: '7'}":                                         "r/a:7",
 		"{image: {repository: r/a, tag: '" + digest + "'}, hooks.cni.mode: install}": "r/a@" + digest,
-		"image: {repository: r/a, tag: '" + digest + "'}":                            "r/a@" + digest,
 		"image: {repository: r/a, tag: '7@" + digest + "'}":                          "r/a@" + digest,
 		"image: {repository: r/a@" + digest + "}":                                    "r/a@" + digest,
 		"image: {repository: r/a@" + digest + ", tag: '7'}":                          "r/a@" + digest,
@@ -71,7 +70,7 @@ func TestImagesThatCannotBeAreRefused(t *testing.T) {
 	for values, words := range map[string]string{
 		"{repository: 'r/a:7', tag: '8'}":                       "image.repository=r/a:7 has a tag, and image.tag=8 is another value for it",
 		"{repository: 'r/a:7', tag: '7'}":                       "image.repository=r/a:7 has a tag, and image.tag=7",
-		"{repository: r/a@" + one + ", tag: '8@" + other + "'}": "name different digests: " + one + " and " + other,
+		"{repository: r/a@" + one + ", tag: '8@" + other + "'}": "image.repository and image.tag name different digests: " + one + " and " + other + "; set one of them",
 		"{tag: 'sha256:0a'}":                                    "image.tag=sha256:0a: a digest is sha256: and 64",
 		"{tag: ' '}":                                            `image.tag= : " " is no tag`,
 		"{tag: 'v 7'}":                                          `image.tag=v 7: "v 7" is no tag`,
