@@ -63,6 +63,12 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
+// table reads a list of cases of testdata.
+func table(t *testing.T, file string, into any) {
+	t.Helper()
+	must(t, yaml.UnmarshalStrict([]byte(read(t, "testdata/"+file)), into))
+}
+
 func parse(t *testing.T, values string) map[string]any {
 	t.Helper()
 	parsed, err := render.Values(values)
