@@ -51,7 +51,7 @@ func must(t *testing.T, err error) {
 // same compares what there should be with what there is, and names it in an error.
 func same(t *testing.T, want, got any, format string, args ...any) {
 	t.Helper()
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(right{}, node{}), cmpopts.EquateEmpty(), cmpopts.SortSlices(less)); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(right{}), cmpopts.EquateEmpty(), cmpopts.SortSlices(less)); diff != "" {
 		t.Errorf(format+" (-want +got):\n%s", append(args, diff)...)
 	}
 }
