@@ -58,7 +58,7 @@ func (e earlyHook) Start(ctx context.Context) error {
 }
 
 func (e earlyHook) report() {
-	const message = "the container runtime offers no NRI: pods start before their rules are there; switch NRI on in the runtime, or use cni: install"
+	const message = "the container runtime offers no NRI: pods start before their rules are there; switch NRI on in the runtime, or install with hooks.cni.mode=install"
 	e.log.Info("no early hook", "reason", message)
 	e.recorder.Eventf(nodeRef(e.node), nil, corev1.EventTypeWarning, NoEarlyHook, "Connect", message)
 }

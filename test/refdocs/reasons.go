@@ -71,7 +71,7 @@ func nodeEvents() []reason {
 	const warning = corev1.EventTypeWarning
 	out := []reason{{
 		name: agent.NoEarlyHook, kind: warning, means: "the container runtime offers no NRI, and pods start before their rules are there",
-		do: "switch NRI on in the runtime, or install with `cni: install`",
+		do: "switch NRI on in the runtime, or install with `hooks.cni.mode=install`",
 	}}
 	for _, f := range []struct {
 		kind      install.EventKind

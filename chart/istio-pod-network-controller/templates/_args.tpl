@@ -68,10 +68,13 @@ without it keeps the program's default, which the templates know. Lists are join
 {{- else if not (regexMatch "(^|\n)--inspect-addr=" (join "\n" $v.agent.extraArgs)) }}
 - "--inspect-addr=:15078"
 {{- end }}
+{{- $free := list "cluster-dns" "cni-status-needs-agent" "inspect-addr" "nri-index" "pprof-addr" "verify-interval" }}
 {{- range $v.agent.extraArgs }}
 {{- if not (regexMatch "^--[a-z0-9-]+=" .) }}{{ fail (printf "agent.extraArgs: %q: write it as --flag=value" .) }}{{ end }}
 {{- $flag := regexFind "[a-z0-9][a-z0-9-]*" . }}
+{{- if not (or (hasKey $from $flag) (has $flag $free)) }}{{ fail (printf "agent.extraArgs: --%s: it takes --%s and --%s" $flag (initial $free | join ", --") (last $free)) }}{{ end }}
 {{- if hasKey $from $flag }}{{ fail (printf "agent.extraArgs: --%s: %s" $flag (get $from $flag | empty | ternary "the chart sets it itself" (printf "set %s" (get $from $flag)))) }}{{ end }}
+{{- $_ := set $from $flag "it once" }}
 - {{ quote . }}
 {{- end }}
 {{- end -}}

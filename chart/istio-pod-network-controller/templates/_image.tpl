@@ -1,14 +1,13 @@
 {{- /*
-The agent's image. Its tag and its digest may be in values of their own or in image.repository; a digest may also be in image.tag. A digest is taken
-in place of a tag.
+The agent's image. Its tag and its digest may be in image.repository or in image.tag. A digest is taken in place of a tag.
 */ -}}
 {{- define "agent.image" -}}
 {{- $v := .Values.image -}}
 {{- $named := include "agent.reference" (list "image.repository" $v.repository) | fromJson -}}
 {{- $given := include "agent.tag" (list "image.tag" $v.tag) | fromJson -}}
-{{- $digests := list $named.digest $given.digest ($v.digest | default "") | compact | uniq -}}
+{{- $digests := list $named.digest $given.digest | compact | uniq -}}
 {{- if gt (len $digests) 1 -}}
-{{- fail (printf "image.repository, image.tag and image.digest name different digests: %s; set one of them" (join " and " $digests)) -}}
+{{- fail (printf "image.repository and image.tag name different digests: %s; set one of them" (join " and " $digests)) -}}
 {{- end -}}
 {{- if and $named.tag $given.tag -}}
 {{- fail (printf "image.repository=%s has a tag, and image.tag=%s is another value for it: set one of them" $v.repository $v.tag) -}}

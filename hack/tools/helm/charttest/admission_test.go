@@ -53,23 +53,18 @@ func TestPoliciesFollowTheCluster(t *testing.T) {
 }
 
 func TestWhatValuesMeanForPolicies(t *testing.T) {
-	const on = "admission: {enabled: true, waitContainer: true"
-	for name, tc := range map[string]struct{ in, has, hasNot string }{
-		"excluded namespaces and the agent's own": {in: on + "}\nredirection.excludeNamespaces: [a, b]", has: `values: ["a","b","` + name + `"]`},
-		"the agent's own, named twice":            {in: on + "}\nredirection.excludeNamespaces: [" + name + "]", has: `values: ["` + name + `"]`},
-		"the proxy's port of the cluster":         {in: on + "}\nredirection.defaults.envoyInboundPort: 25006", has: `: "25006"`},
-		"the image is the agent's":                {in: on + "}\nimage: {repository: r/a, tag: '7', pullPolicy: Always}", has: `"image": dyn("r/a:7"), "imagePullPolicy": dyn("Always")`},
-		"on OpenShift the namespace's user":       {in: on + "}\nkubernetesDistribution: openshift", has: `"runAsNonRoot": dyn(true)`, hasNot: "runAsUser"},
-		"runtimes by their patterns":              {in: on + "}\nredirection.unsupportedRuntimeHandlers: ['a.b*', 'c?']", has: `matches("^(a[.]b.*|c.)$")`},
-		"no patterns at all":                      {in: on + "}\nredirection.unsupportedRuntimeHandlers: []", hasNot: "runtimeClassName"},
-		"no resources":                            {in: on + ", waitResources: null}", hasNot: "resources\""},
-	} {
+	var cases map[string]struct {
+		In          map[string]any
+		Has, HasNot string
+	}
+	table(t, "policies.yaml", &cases)
+	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			made := rendering(t, tc.in)
+			made := rendering(t, yamlOf(t, tc.In))
 			one[*admissionv1.MutatingAdmissionPolicy](t, made.objects)
 			text := slices.DeleteFunc(made.Documents(), func(doc string) bool { return !strings.Contains(doc, "kind: MutatingAdmissionPolicy\n") })[0]
-			if !strings.Contains(text, tc.has) || tc.hasNot != "" && strings.Contains(text, tc.hasNot) {
-				t.Errorf("want %q in it and not %q:\n%s", tc.has, tc.hasNot, text)
+			if !strings.Contains(text, tc.Has) || tc.HasNot != "" && strings.Contains(text, tc.HasNot) {
+				t.Errorf("want %q in it and not %q:\n%s", tc.Has, tc.HasNot, text)
 			}
 		})
 	}

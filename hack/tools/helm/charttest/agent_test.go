@@ -217,21 +217,7 @@ func TestNRISocketBesideTheRuntimes_isMountedOnce(t *testing.T) {
 	}
 }
 
-// What the API server would refuse, and what would wait for ever.
-func TestValuesThatCannotWork(t *testing.T) {
-	const limits = ": the API server wants one of them to be 0, and not both"
-	for in, words := range map[string]string{
-		"agent.updateStrategy: {rollingUpdate: {maxUnavailable: 1}}":    "maxSurge=10% and maxUnavailable=1" + limits,
-		"agent.updateStrategy: {rollingUpdate: {maxUnavailable: null}}": "maxSurge=10% and maxUnavailable=1" + limits,
-		"agent.updateStrategy: {rollingUpdate: {maxSurge: 0}}":          "maxSurge=0 and maxUnavailable=0" + limits,
-		// Two mounts of one directory.
-		"{hooks.cni.mode: install, hooks.nri.socket: /var/run/istio-pod-network-controller/nri.sock}": "the socket of the CNI plugin: the agent has the directory /var/run/istio-pod-network-controller for hooks.nri.socket=",
-		"{hooks.cni.mode: install, hooks.cni.binDir: /opt/cni/all, hooks.cni.confDir: /opt/cni/all}":  "hooks.cni.confDir=/opt/cni/all: the agent has the directory /opt/cni/all for hooks.cni.binDir=/opt/cni/all, too",
-		// A ServiceMonitor that no Prometheus could follow.
-		"{monitoring.address: '[::1]:15079', monitoring.serviceMonitor.enabled: true}":     "set monitoring.address=:15079",
-		"{monitoring.address: 'localhost:15079', monitoring.serviceMonitor.enabled: true}": "set monitoring.address=:15079",
-	} {
-		refuses(t, in, words)
-	}
+// One of the two defaults of the API server is 0.
+func TestUpdateStrategy_withoutNumbers_isTaken(t *testing.T) {
 	rendering(t, "agent.updateStrategy: {rollingUpdate: {maxSurge: null, maxUnavailable: null}}")
 }

@@ -52,34 +52,10 @@ func TestEveryTwoValuesRenderTogether(t *testing.T) {
 
 // The rules of the search are those of the templates: each has values that the chart refuses with the words that it names.
 func TestTheChartRefusesWhatTheRulesSay(t *testing.T) {
-	const istio = "istio: {enabled: true, image: a}"
-	for _, values := range []string{
-		"serviceAccount: {create: false}",
-		"{proxies: {enabled: true}, runtime.name: docker}",
-		"{proxies: {enabled: true, tokenAudiences: [a]}, admission: {restrictAgent: false}}",
-		"{cluster: old, proxies: {enabled: true, tokenAudiences: [a]}}",
-		"{proxies: {" + istio + "}, admission: {restrictAgent: true}}",
-		"{proxies: {enabled: true, istio: {enabled: true}}, admission: {restrictAgent: true}}",
-		"{proxies: {enabled: true, " + istio + "}, admission: {restrictAgent: true}, runtime.name: docker}",
-		"{cluster: old, proxies: {enabled: true, " + istio + "}}",
-		"{proxies: {enabled: true, " + istio + "}, admission: {restrictAgent: false}}",
-		"cluster: openshift",
-		"{cluster: old, admission: {waitContainer: true}}",
-		"{cluster: old, admission: {enabled: true}}",
-		"{cluster: old, admission: {requiredPlugins: true}}",
-		"{cluster: old, admission: {restrictAgent: true}}",
-		"{cluster: old, admission: {allowOptOut: false}}",
-		"{monitoring.tlsSecret: a}",
-		"{monitoring.serviceMonitor.enabled: true, monitoring.address: 127.0.0.1:1}",
-		"{kubernetesDistribution: openshift, proxies: {enabled: true}}",
-		"{hooks.nri.mode: off, admission: {requiredPlugins: true}}",
-		"{runtime.name: docker, proxies: {enabled: true, shared: [" + minimalShared + "]}}",
-		"proxies: {shared: [" + minimalShared + "]}",
-		"proxies: {enabled: true, shared: [" + minimalShared + ", " + minimalShared + "]}",
-		"{hooks.failOpen: true, proxies: {enabled: true, required: true}}",
-		"{hooks.nri.mode: off, hooks.cni.mode: uninstall, proxies: {enabled: true, required: true}}",
-	} {
-		_, err := renderRow(t, parse(t, values))
+	var cases []map[string]any
+	table(t, "rules.yaml", &cases)
+	for _, values := range cases {
+		_, err := renderRow(t, parse(t, yamlOf(t, values)))
 		var named []string
 		for _, rule := range pairs.Rules() {
 			if err != nil && strings.Contains(err.Error(), rule.Says) {
@@ -87,7 +63,7 @@ func TestTheChartRefusesWhatTheRulesSay(t *testing.T) {
 			}
 		}
 		if len(named) != 1 {
-			t.Errorf("%s: error %v has the words of the rules %q, want one", values, err, named)
+			t.Errorf("%v: error %v has the words of the rules %q, want one", values, err, named)
 		}
 	}
 }

@@ -90,16 +90,9 @@ func flagsOfRun(t *testing.T) map[string]string {
 	return flags
 }
 
-// The words of a refusal name the value, and an argument of a wrong shape.
-func TestExtraArgs(t *testing.T) {
-	for flag, words := range map[string]string{
-		"--nri=off": "--nri: set hooks.nri.mode", "--hold-seconds=3": "--hold-seconds: set redirection.defaults.holdSeconds", "--nri-name=a": "--nri-name: the chart sets it itself",
-		"--include-outbound-ip-ranges=*": "--include-outbound-ip-ranges: set redirection.defaults.includeOutboundIPRanges", "--inspect-addr=:1": "--inspect-addr: set inspect.enabled",
-		"nri-index=05": `"nri-index=05": write it as --flag=value`, "--nri-index": `"--nri-index": write it as --flag=value`, "-v=1": `"-v=1": write it as --flag=value`,
-	} {
-		refuses(t, "agent.extraArgs: ['"+flag+"']", "agent.extraArgs: "+words)
-	}
-	args := rendering(t, "{inspect.enabled: true, agent.extraArgs: ['--verify-interval=1m', '--inspect-addr=127.0.0.1:25078']}").arguments(t) // none is there twice
+// What they refuse: testdata/refused.yaml.
+func TestExtraArgs_takeThePlaceOfADefault(t *testing.T) {
+	args := rendering(t, "{inspect.enabled: true, agent.extraArgs: ['--verify-interval=1m', '--inspect-addr=127.0.0.1:25078']}").arguments(t)
 	if args["verify-interval"] != "1m" || args["inspect-addr"] != "127.0.0.1:25078" || rendering(t, "inspect.enabled: true").arguments(t)["inspect-addr"] != ":15078" {
 		t.Errorf("arguments are %v", args)
 	}

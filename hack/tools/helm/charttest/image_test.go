@@ -6,30 +6,18 @@ import (
 	"testing"
 )
 
-// digestOf is a digest of one pair of digits.
-func digestOf(pair string) string { return "sha256:" + strings.Repeat(pair, 32) }
+type imageCases struct{ Taken, Refused map[string]string }
+
+func images(t *testing.T) (cases imageCases) {
+	t.Helper()
+	table(t, "images.yaml", &cases)
+	return cases
+}
 
 // A digest is a digest, wherever it is written, and wins over a tag.
 func TestTheImage(t *testing.T) {
-	digest, version := digestOf("0a"), about(t)["appVersion"].(string)
-	for in, want := range map[string]string{
-		"image: {repository: r/a}":                                                   "r/a:" + version,
-		"{image: {repository: r/a}, redirection.backend: iptables}":                  "r/a:" + version + "-iptables",
-		"image: {repository: r/a, tag: '7'}":                                         "r/a:7",
-		"{image: {repository: r/a, tag: '" + digest + "'}, hooks.cni.mode: install}": "r/a@" + digest,
-		"image: {repository: r/a, tag: '" + digest + "'}":                            "r/a@" + digest,
-		"image: {repository: r/a, tag: '7@" + digest + "'}":                          "r/a@" + digest,
-		"image: {repository: r/a@" + digest + "}":                                    "r/a@" + digest,
-		"image: {repository: r/a@" + digest + ", tag: '7'}":                          "r/a@" + digest,
-		"image: {repository: r/a@" + digest + ", tag: '" + digest + "'}":             "r/a@" + digest,
-		"image: {repository: 'r/a:7@" + digest + "'}":                                "r/a@" + digest,
-		"image: {repository: 'r/a:7'}":                                               "r/a:7",
-		"{image: {repository: 'r/a:7'}, redirection.backend: iptables}":              "r/a:7",
-		"image: {repository: 'localhost:5000/a'}":                                    "localhost:5000/a:" + version,
-		"image: {repository: 'localhost:5000/a:7'}":                                  "localhost:5000/a:7",
-		"image: {repository: '[fd00::1]:5000/mesh/a-b__c.d', tag: v1.2_3-x}":         "[fd00::1]:5000/mesh/a-b__c.d:v1.2_3-x",
-		"image: {repository: Registry.Example.com/a, tag: A}":                        "Registry.Example.com/a:A",
-	} {
+	for in, want := range images(t).Taken {
+		want = strings.ReplaceAll(want, "APPVERSION", about(t)["appVersion"].(string))
 		pod := rendering(t, in).agent(t)
 		for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
 			if c.Image != want {
@@ -41,25 +29,7 @@ func TestTheImage(t *testing.T) {
 
 // What no runtime could pull is refused by its value and its key, for each value that is an image.
 func TestImagesThatCannotBeAreRefused(t *testing.T) {
-	one, other := digestOf("0a"), digestOf("0b")
-	for image, words := range map[string]string{
-		"":                          " is blank: name an image",
-		" ":                         " is blank: name an image",
-		"r/a b":                     `="r/a b" has a space`,
-		"https://r.example.com/a":   "=https://r.example.com/a: an image has no scheme; leave https:// out",
-		"r.example.com/Mesh/agent":  "=r.example.com/Mesh/agent: Mesh/agent has upper case",
-		"Mesh/agent":                "=Mesh/agent: Mesh/agent has upper case",
-		"r.example.com//a":          "=r.example.com//a is no image's name",
-		"r.example.com/a/":          "=r.example.com/a/ is no image's name",
-		"r_.example.com/a":          "=r_.example.com/a is no image's name",
-		"a:":                        "=a: is no image's name",
-		"a:7:8":                     `=a:7:8: "7:8" is no tag`,
-		"a:7+8":                     `=a:7+8: "7+8" is no tag`,
-		"a@sha256:0a":               "=a@sha256:0a: a digest is sha256: and 64",
-		"a@":                        "=a@: a digest is sha256: and 64",
-		"a:sha256:0a":               "=a:sha256:0a: a digest is sha256: and 64",
-		"a@" + strings.ToUpper(one): "=a@" + strings.ToUpper(one) + ": a digest is sha256: and 64",
-	} {
+	for image, words := range images(t).Refused {
 		quoted := "'" + image + "'"
 		refuses(t, "image: {repository: "+quoted+"}", "image.repository"+words)
 		refuses(t, "proxies: {enabled: true, shared: ["+strings.Replace(minimalShared, "'a/b:1'", quoted, 1)+"]}", "proxies.shared[0].image"+words)
@@ -68,23 +38,11 @@ func TestImagesThatCannotBeAreRefused(t *testing.T) {
 			refuses(t, strings.Replace(withIstio, "'localhost/proxyv2:1'", quoted, 1), "proxies.istio.image"+words)
 		}
 	}
-	for values, words := range map[string]string{
-		"{repository: 'r/a:7', tag: '8'}":                       "image.repository=r/a:7 has a tag, and image.tag=8 is another value for it",
-		"{repository: 'r/a:7', tag: '7'}":                       "image.repository=r/a:7 has a tag, and image.tag=7",
-		"{repository: r/a@" + one + ", tag: '8@" + other + "'}": "name different digests: " + one + " and " + other,
-		"{tag: 'sha256:0a'}":                                    "image.tag=sha256:0a: a digest is sha256: and 64",
-		"{tag: ' '}":                                            `image.tag= : " " is no tag`,
-		"{tag: 'v 7'}":                                          `image.tag=v 7: "v 7" is no tag`,
-		"{tag: -7}":                                             "at '/image/tag': got number, want string",
-		"{tag: '.7'}":                                           `image.tag=.7: ".7" is no tag`,
-	} {
-		refuses(t, "image: "+values, words)
-	}
 }
 
 // The other images are taken whole, and a digest in the place of a tag is one there, too.
 func TestOtherImages(t *testing.T) {
-	digest := digestOf("0a")
+	digest := "sha256:" + strings.Repeat("0a", 32)
 	for in, want := range map[string]string{
 		"r.example.com:5000/a/b": "r.example.com:5000/a/b", "a:7": "a:7", "a:7@" + digest: "a:7@" + digest, "a@" + digest: "a@" + digest, "a:" + digest: "a@" + digest,
 	} {

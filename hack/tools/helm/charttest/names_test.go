@@ -100,3 +100,15 @@ func TestOldNames_areRefusedTogether(t *testing.T) {
 		t.Errorf("kept values of an older chart: %v", err)
 	}
 }
+
+// A document that names a value names one of this chart. Cilium and Istio have a cni, too.
+func TestOldNames_documentsUseNone(t *testing.T) {
+	old := oldNames(t)
+	delete(old, "cni")
+	used := regexp.MustCompile("`(?:" + strings.Join(slices.Collect(maps.Keys(old)), "|") + `)[=.]\w+`)
+	for file, text := range prose(t, os.DirFS(rootDir)) {
+		for _, found := range used.FindAllString(text, -1) {
+			t.Errorf("%s has %s, a value of an older chart", file, found)
+		}
+	}
+}

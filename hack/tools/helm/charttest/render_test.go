@@ -51,7 +51,7 @@ func must(t *testing.T, err error) {
 // same compares what there should be with what there is, and names it in an error.
 func same(t *testing.T, want, got any, format string, args ...any) {
 	t.Helper()
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(right{}, node{}), cmpopts.EquateEmpty(), cmpopts.SortSlices(less)); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(right{}), cmpopts.EquateEmpty(), cmpopts.SortSlices(less)); diff != "" {
 		t.Errorf(format+" (-want +got):\n%s", append(args, diff)...)
 	}
 }
@@ -61,6 +61,12 @@ func read(t *testing.T, file string) string {
 	text, err := os.ReadFile(file)
 	must(t, err)
 	return string(text)
+}
+
+// table reads a list of cases of testdata.
+func table(t *testing.T, file string, into any) {
+	t.Helper()
+	must(t, yaml.UnmarshalStrict([]byte(read(t, "testdata/"+file)), into))
 }
 
 func parse(t *testing.T, values string) map[string]any {

@@ -4,19 +4,17 @@ import (
 	"strings"
 	"testing"
 
-	"sigs.k8s.io/yaml"
-
 	"istio-pod-network-controller/hack/tools/helm/pairs"
 )
 
-// What the values add to objects and arguments is bounded before the API server or the agent sees it. Alternatives of enums are those that the agent
+// What the API server or the agent would not take, and what would wait for ever, is refused before either sees it. Alternatives of enums are those that the agent
 // takes: TestEveryTwoValuesRenderTogether.
-func TestSchemaRefuses(t *testing.T) {
+func TestValues_thatCannotWork_areRefused(t *testing.T) {
 	var cases map[string]struct {
 		Values map[string]any
 		Says   string
 	}
-	must(t, yaml.UnmarshalStrict([]byte(read(t, "testdata/refused.yaml")), &cases))
+	table(t, "refused.yaml", &cases)
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) { refuses(t, yamlOf(t, c.Values), c.Says) })
 	}
