@@ -28,6 +28,7 @@ type doorway struct {
 	dir     string
 	core    *coreHolder
 	waiting atomic.Bool
+	looking sync.Mutex // one look at once: each takes the lock for a moment
 	// connected reports whether the hook serves.
 	connected func() bool
 }
@@ -115,6 +116,8 @@ func (d *doorway) watch(ctx context.Context, yield func()) (held *os.File) {
 
 // othersServe reports whether another agent holds the shared lock.
 func (d *doorway) othersServe() bool {
+	d.looking.Lock()
+	defer d.looking.Unlock()
 	dir, err := d.lock(unix.LOCK_EX)
 	if err != nil {
 		return errors.Is(err, unix.EWOULDBLOCK)

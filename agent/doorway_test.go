@@ -250,3 +250,22 @@ func TestDoorway_theEndOfTheAgent_endsTheWait(t *testing.T) {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
+
+// One agent's looks, of a hook and of what was kept, are not taken for another agent.
+func TestDoorway_looksAtOnce_seeNoOtherAgent(t *testing.T) {
+	d := newDoorway(filepath.Join(t.TempDir(), "hook.sock"), newCoreHolder(), func() bool { return false })
+	var mistaken atomic.Int32
+	var looking sync.WaitGroup
+	for range 8 {
+		looking.Go(func() {
+			for range 500 {
+				if d.othersServe() {
+					mistaken.Add(1)
+				}
+			}
+		})
+	}
+	if looking.Wait(); mistaken.Load() > 0 {
+		t.Errorf("%d of 4000 looks saw another agent", mistaken.Load())
+	}
+}

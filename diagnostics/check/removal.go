@@ -101,8 +101,9 @@ func removedPods(f *Facts) finding {
 	restarts := listed(f.Pods, reported, func(p Pod) string {
 		return "kubectl -n " + p.Namespace + " rollout restart deployment,statefulset,daemonset"
 	})
+	restarts = slices.Compact(slices.Sorted(slices.Values(restarts)))
 	return remaining(left, printable.Count(len(left), "pod")+" with rules of a removed agent, or a report of them: ",
-		strings.Join(slices.Compact(slices.Sorted(slices.Values(restarts))), "; "), "no pod has a report of rules")
+		strings.Join(first(restarts), "; ")+again(restarts), "no pod has a report of rules")
 }
 
 func removedGates(f *Facts) finding {
@@ -116,7 +117,7 @@ func removedGates(f *Facts) finding {
 func removedTaints(f *Facts) finding {
 	left := nodeNames(f, func(n *corev1.Node) bool { return tainted(n, startupTaintKey) })
 	return remaining(left, "nodes with the startup taint, which nobody takes off: ",
-		"kubectl taint nodes "+strings.Join(left, " ")+" "+startupTaintKey+"-; register nodes without it", "no node has the startup taint")
+		"kubectl taint nodes "+strings.Join(first(left), " ")+" "+startupTaintKey+"-; register nodes without it"+again(left), "no node has the startup taint")
 }
 
 func removedNodes(f *Facts) finding {
@@ -135,10 +136,23 @@ func remaining(left []string, message, do, none string) finding {
 	return failing(message+some(left), do)
 }
 
-// deletes returns the commands that delete objects, which are named with their namespaces: one for each namespace.
+// maxCommanded bounds how many objects the commands of one line name. A longer line would be cut, within a command.
+const maxCommanded = 10
+
+// first returns the first objects of a list, and again what is to be done about the rest.
+func first(objects []string) []string { return objects[:min(len(objects), maxCommanded)] }
+
+func again(objects []string) string {
+	if rest := len(objects) - maxCommanded; rest > 0 {
+		return fmt.Sprintf("; then check again, for %d more", rest)
+	}
+	return ""
+}
+
+// deletes returns the commands that delete the first of some objects, which are named with their namespaces: one for each namespace.
 func deletes(kind string, objects []string) string {
 	in := map[string]string{}
-	for _, object := range objects {
+	for _, object := range first(objects) {
 		namespace, name, _ := strings.Cut(object, "/")
 		in[namespace] += " " + name
 	}
@@ -146,5 +160,5 @@ func deletes(kind string, objects []string) string {
 	for _, namespace := range slices.Sorted(maps.Keys(in)) {
 		out = append(out, "kubectl -n "+namespace+" delete "+kind+in[namespace])
 	}
-	return strings.Join(out, "; ")
+	return strings.Join(out, "; ") + again(objects)
 }

@@ -2,12 +2,14 @@ package check
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"istio-pod-network-controller/api/v1alpha1"
@@ -99,5 +101,22 @@ func TestGather_removal_readsObjectsOfTheCluster(t *testing.T) {
 	f := Gatherer{Client: c, Removal: true, Intent: func([]string) (intent.Config, error) { return intent.Config{}, nil }}.Gather(t.Context())
 	if len(f.failed) > 0 || strings.Join(f.objects, " ") != "clusterrole/agent clusterrolebinding/agent" || !podNamed(t, f.Pods, "gated").Gated {
 		t.Errorf("%+v, %q, %+v", f.failed, f.objects, f.Pods)
+	}
+}
+
+// A line that is too long would be cut within a command, which somebody runs.
+func TestRun_removalOfMany_givesWholeCommands(t *testing.T) {
+	f := removedFacts()
+	f.Pods, f.Nodes = nil, nil
+	for i := range 300 {
+		pod := Pod{Namespace: fmt.Sprintf("team-%03d", i), Name: "a", Status: "initialized", Gated: true}
+		f.Pods = append(f.Pods, pod, Pod{Namespace: "shop", Name: fmt.Sprintf("cart-5d8f7c9b6-%03d", i), Status: "initialized", Gated: true})
+		f.Nodes = append(f.Nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("ip-10-0-0-%03d.eu-central-1.compute.internal", i)}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: startupTaintKey}}}})
+	}
+	results := Run(f, false)
+	for name, left := range map[string]string{"removal-pods": "291", "removal-gates": "590", "removal-taints": "290"} {
+		if r := find(results, name); strings.HasSuffix(r.Do, "...") || !strings.HasSuffix(r.Do, "; then check again, for "+left+" more") {
+			t.Errorf("%s: %s", name, r.Do)
+		}
 	}
 }

@@ -76,3 +76,14 @@ func TestStatus_wide_cutsNoLastError(t *testing.T) {
 		t.Errorf("the error is cut:\n%s", out)
 	}
 }
+
+// A narrow terminal, and wide characters, lose nothing and end.
+func TestStatus_oddTerminal_losesNothing(t *testing.T) {
+	const wide = "値が間違っています: 値 \"9100,http\" を直してください"
+	file := kubeconfigOf(t, oneNode(reportedPod("cart", "RedirectFailed", wide)))
+	for _, columns := range []uint16{1, 3, 20, 65535} {
+		if out := on(t, columns, file); !strings.Contains(strings.Join(strings.Fields(out), " "), wide) || strings.Contains(out, "\x1b") {
+			t.Errorf("%d columns:\n%s", columns, out)
+		}
+	}
+}
