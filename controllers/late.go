@@ -62,6 +62,9 @@ func (p *Programmer) askLate(ctx context.Context, v visit) {
 	late := time.Duration(0)
 	if !first.IsZero() && first.Before(known.inForce) {
 		late = max(time.Millisecond, known.inForce.Sub(first).Round(time.Millisecond))
+		if late >= time.Minute { // a second says enough
+			late = late.Round(time.Second)
+		}
 	}
 	if p.Ledger.asked(known, late) && late > 0 {
 		p.Reporter.Event(known.Sandbox, podreport.ReasonStartedFirst, "its first container had been running for "+late.String()+
