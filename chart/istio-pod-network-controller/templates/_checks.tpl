@@ -42,6 +42,25 @@
 {{- end -}}
 {{- end -}}
 
+{{- /* Directories that are mounted have to be there for one purpose alone. Kubernetes' own taints are not the agent's, but those of its autoscaler may be. */ -}}
+{{- define "agent.checkHooks" -}}
+{{- $h := .Values.hooks -}}
+{{- $dir := dir $h.nri.socket -}}
+{{- if regexMatch "^/((run|tmp|var|etc|usr|opt|home|root|dev|proc|sys|boot|srv|mnt|lib|bin|sbin)|var/(run|lib|tmp|snap)|run/(lock|user))?$" $dir -}}
+{{- fail (printf "hooks.nri.socket=%s: the agent would get the whole directory %s: name a socket in a directory of its own" $h.nri.socket $dir) -}}
+{{- end -}}
+{{- range $key := list "binDir" "confDir" -}}
+{{- $dir := get $h.cni $key | toString -}}
+{{- if regexMatch "^/([^/]+|(etc|opt|var|home)/(kubernetes|cni|lib|run))$" $dir -}}
+{{- fail (printf "hooks.cni.%s=%s: the agent would get the whole directory: name one for CNI alone" $key $dir) -}}
+{{- end -}}
+{{- end -}}
+{{- $key := $h.startupTaint.key -}}
+{{- if and (regexMatch "^([^/]*[.])?kubernetes[.]io/" $key) (not (regexMatch "^([^/]*[.])?cluster-autoscaler[.]kubernetes[.]io/" $key)) -}}
+{{- fail (printf "hooks.startupTaint.key=%s: Kubernetes sets and removes its own taints itself: name another one" $key) -}}
+{{- end -}}
+{{- end -}}
+
 {{- /* A CNI plugin in a directory that the runtime does not use has no effect: it is refused if that can be detected. */ -}}
 {{- define "agent.checkCNI" -}}
 {{- if eq (include "agent.cni" .) "install" -}}
