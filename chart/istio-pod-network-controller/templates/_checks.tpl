@@ -6,7 +6,7 @@
 {{- if not (hasKey $platforms $is) -}}
 {{- fail (printf "kubernetesDistribution=%s: it is one of %s" $v.kubernetesDistribution (keys $platforms | sortAlpha | join ", ")) -}}
 {{- end -}}
-{{- if and (eq $is "kubernetes") (.Capabilities.APIVersions.Has "security.openshift.io/v1") -}}
+{{- if and (ne $is "openshift") (.Capabilities.APIVersions.Has "security.openshift.io/v1") -}}
 {{- fail (printf "kubernetesDistribution=%s on what looks like OpenShift, which would admit no pod of the agent: set kubernetesDistribution=openshift" $v.kubernetesDistribution) -}}
 {{- end -}}
 {{- /* admission.enabled=false switches off what the policy of pods would add. */ -}}
