@@ -6,7 +6,7 @@
 {{- if not (hasKey $platforms $is) -}}
 {{- fail (printf "kubernetesDistribution=%s: it is one of %s" $v.kubernetesDistribution (keys $platforms | sortAlpha | join ", ")) -}}
 {{- end -}}
-{{- if and (eq $is "kubernetes") (.Capabilities.APIVersions.Has "security.openshift.io/v1") -}}
+{{- if and (ne $is "openshift") (.Capabilities.APIVersions.Has "security.openshift.io/v1") -}}
 {{- fail (printf "kubernetesDistribution=%s on what looks like OpenShift, which would admit no pod of the agent: set kubernetesDistribution=openshift" $v.kubernetesDistribution) -}}
 {{- end -}}
 {{- /* admission.enabled=false switches off what the policy of pods would add. */ -}}
@@ -39,6 +39,25 @@
 {{- define "agent.checkRequiredPlugins" -}}
 {{- if and .Values.admission.requiredPlugins (eq (include "agent.nri" .) "off") -}}
 {{- fail "admission.requiredPlugins=true with hooks.nri.mode=off: runtimes would refuse every pod that asks, since the agent does not connect to NRI; set hooks.nri.mode=required, or requiredPlugins=false" -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Directories that are mounted have to be there for one purpose alone. Kubernetes' own taints are not the agent's, but those of its autoscaler may be. */ -}}
+{{- define "agent.checkHooks" -}}
+{{- $h := .Values.hooks -}}
+{{- $dir := dir $h.nri.socket -}}
+{{- if regexMatch "^/((run|tmp|var|etc|usr|opt|home|root|dev|proc|sys|boot|srv|mnt|lib|bin|sbin)|var/(run|lib|tmp|snap)|run/(lock|user))?$" $dir -}}
+{{- fail (printf "hooks.nri.socket=%s: the agent would get the whole directory %s: name a socket in a directory of its own" $h.nri.socket $dir) -}}
+{{- end -}}
+{{- range $key := list "binDir" "confDir" -}}
+{{- $dir := get $h.cni $key | toString -}}
+{{- if regexMatch "^/([^/]+|(etc|opt|var|home)/(kubernetes|cni|lib|run))$" $dir -}}
+{{- fail (printf "hooks.cni.%s=%s: the agent would get the whole directory: name one for CNI alone" $key $dir) -}}
+{{- end -}}
+{{- end -}}
+{{- $key := $h.startupTaint.key -}}
+{{- if and (regexMatch "^([^/]*[.])?kubernetes[.]io/" $key) (not (regexMatch "^([^/]*[.])?cluster-autoscaler[.]kubernetes[.]io/" $key)) -}}
+{{- fail (printf "hooks.startupTaint.key=%s: Kubernetes sets and removes its own taints itself: name another one" $key) -}}
 {{- end -}}
 {{- end -}}
 

@@ -4,7 +4,10 @@ sign of life after 30 s, and waits for it for 15 s; until then an agent behind a
 */ -}}
 {{- define "agent.env" -}}
 {{- $given := list -}}
-{{- range .Values.agent.extraEnv }}{{ $given = append $given .name }}{{ end -}}
+{{- range .Values.agent.extraEnv -}}
+{{- if has .name (list "NODE_NAME" "POD_NAMESPACE" "POD_NAME" "GOMEMLIMIT") }}{{ fail (printf "agent.extraEnv: %s: the chart sets it itself" .name) }}{{ end -}}
+{{- $given = append $given .name -}}
+{{- end -}}
 - name: NODE_NAME
   valueFrom: {fieldRef: {apiVersion: v1, fieldPath: spec.nodeName}}
 - name: POD_NAMESPACE

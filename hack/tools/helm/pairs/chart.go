@@ -105,7 +105,7 @@ func Rules() []Rule {
 			return v("monitoring.serviceMonitor.enabled") == true && slices.Contains([]any{"0", 0, "127.0.0.1:25079"}, v("monitoring.address"))
 		}},
 		{"on what looks like OpenShift", func(v At) bool {
-			return v(ClusterPath) == "openshift" && v("kubernetesDistribution") == "kubernetes"
+			return v(ClusterPath) == "openshift" && v("kubernetesDistribution") != "OpenShift"
 		}},
 		{"admission.enabled=true needs Kubernetes 1.36", func(v At) bool { return v(ClusterPath) == "old" && v("admission.enabled") == true }},
 		{"admission.waitContainer=true needs Kubernetes 1.36", func(v At) bool {
