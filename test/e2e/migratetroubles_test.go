@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -20,6 +21,7 @@ func TestMigrateTroubleshootingShowsTheCause(t *testing.T) {
 	s.awaitEvent(t, "wrong", refusedEvent(), keyExcludeOutbound)
 	well := newPod("well", nil, toolsContainer(), proxyContainer("istio-proxy"))
 	s.startMesh(t, well)
+	rules := readDetails(t, s.await(t, "well", hasStatus(statusInitialized))).SpecHash
 
 	g := s.newGuide(t)
 	look := func(pod string) func() {
@@ -39,6 +41,12 @@ func TestMigrateTroubleshootingShowsTheCause(t *testing.T) {
 			}
 		}
 	}
-	s.await(t, "well", hasStatus(statusInitialized))
+	s.await(t, "well", func(pod *corev1.Pod) error { // an edit may take ten seconds where the kubelet gives pods
+		d, err := detailsOf(pod)
+		if err == nil && d.SpecHash == rules {
+			err = errors.New("it has the rules of before")
+		}
+		return err
+	})
 	wantInbound(t, s.await(t, "well", isRunning), families()[1], appPort, false)
 }
