@@ -60,7 +60,7 @@ func StripPod(pod *corev1.Pod) *corev1.Pod {
 	}
 	out.Status.PodIPs, out.Status.StartTime = slices.Clone(pod.Status.PodIPs), pod.Status.StartTime.DeepCopy()
 	for _, c := range pod.Status.Conditions {
-		if c.Type == podreport.Condition || c.Type == corev1.PodReadyToStartContainers {
+		if slices.Contains([]corev1.PodConditionType{podreport.Condition, corev1.PodInitialized, corev1.PodReadyToStartContainers}, c.Type) {
 			out.Status.Conditions = append(out.Status.Conditions, c)
 		}
 	}

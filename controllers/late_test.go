@@ -69,6 +69,7 @@ func TestAskLate_nothingRanBeforeTheRules_isSilent(t *testing.T) {
 	}{
 		"no container":                {},
 		"one that started after":      {at: map[string]time.Time{"app": future}},
+		"proxies of the agent's":      {at: map[string]time.Time{"not-in-the-spec": past}},
 		"the proxy and a helper":      {at: map[string]time.Time{"istio-proxy": past, "istio-validation": past}},
 		"an early hook":               {at: map[string]time.Time{"app": past}, by: NRI},
 		"rules that were lost":        {at: map[string]time.Time{"app": past}, change: func(b *bench) { b.shows(t, podreport.Details{Sandbox: "sandbox-1"}) }},

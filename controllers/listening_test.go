@@ -213,7 +213,17 @@ func TestUnheard_proxyDoesNotListen_isReported(t *testing.T) {
 	})
 }
 
-// An owner who knows is told nothing again: what a pod showed when the agent was replaced is no event, and a pod that ends is left alone.
+// The watch cache keeps what patience depends on.
+func TestContainersSince_podOfTheCache_isAfterItsInitContainers(t *testing.T) {
+	pod, initialized := askingPod(), metav1.NewTime(time.Now().Truncate(time.Second))
+	pod.Status.StartTime = new(metav1.NewTime(initialized.Add(-time.Hour)))
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodInitialized, Status: corev1.ConditionTrue, LastTransitionTime: initialized}}
+	if got := containersSince(StripPod(pod)); !got.Equal(initialized.Time) {
+		t.Errorf("since %s, want %s", got, initialized)
+	}
+}
+
+// A pod that showed NoListener before this agent came gets no second event. A pod that ends is left alone.
 func TestUnheard_ownerKnows_makesNoEvent(t *testing.T) {
 	b, l := newBench(t), &fakeListeners{}
 	b.Listeners = l

@@ -18,10 +18,11 @@ func isHelper(c *corev1.Container) bool {
 	return endsFirst(c) && slices.Contains([]string{istioInit, "istio-validation", "enable-core-dump", "istio-pod-network-wait"}, c.Name)
 }
 
-// MayStartFirst reports whether a container may start before its pod's rules are in force: the proxy, whose connections go past them, and helpers.
+// MayStartFirst reports whether a container may start before its pod's rules are in force: the proxy, whose connections go past them, helpers, and
+// containers of the agent's, which the pod's spec does not have.
 func MayStartFirst(pod *corev1.Pod, name string) bool {
 	c := findContainer(pod, name)
-	return name == ProxyContainer || c != nil && isHelper(c)
+	return name == ProxyContainer || c == nil || isHelper(c)
 }
 
 // istioInit is the init container of Istio that programs its pod.
