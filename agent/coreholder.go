@@ -44,7 +44,7 @@ type coreHolder struct {
 
 func newCoreHolder() *coreHolder {
 	h := &coreHolder{ready: make(chan struct{})}
-	h.kept = outage.NewKept("", &h.contact)
+	h.kept = outage.NewKept("", &h.contact, h.isAlone)
 	return h
 }
 
@@ -55,10 +55,12 @@ func (h *coreHolder) open(o Options) error {
 			return fmt.Errorf("--keep-dir: value %q: %w", o.KeepDir, err)
 		}
 	}
-	h.kept = outage.NewKept(o.KeepDir, &h.contact)
-	h.kept.Alone = func() bool { return !slices.ContainsFunc(h.doors, (*doorway).othersServe) }
+	h.kept = outage.NewKept(o.KeepDir, &h.contact, h.isAlone)
 	return h.source.open(o)
 }
+
+// isAlone reports whether no other agent of the node serves an early hook.
+func (h *coreHolder) isAlone() bool { return !slices.ContainsFunc(h.doors, (*doorway).othersServe) }
 
 // set stores the core.
 func (h *coreHolder) set(c core) {
@@ -119,7 +121,7 @@ func (h *coreHolder) current(ctx context.Context) error {
 	return nil
 }
 
-// errUnanswered is why kept objects are in use before an attempt to read them has failed.
+// errUnanswered is why kept objects are in use although nothing is lost: the API server is back, and has not given its own yet.
 var errUnanswered = errors.New("the API server has not answered yet")
 
 // watches returns why the agent learns nothing of new pods by its watches, or nil. Without the API server an agent that has its core goes on

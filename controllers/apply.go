@@ -32,9 +32,11 @@ func (p *Programmer) apply(ctx context.Context, v visit, want *compiled) (found 
 	if known.Sandbox.ID == v.sandbox.ID {
 		found = known.Findings
 	}
-	found = found.learned(v)
+	if known.compiled == nil || known.Sandbox.ID != v.sandbox.ID { // this agent has put no rules there yet
+		found = found.learned(v)
+	}
 	if !again && areFirst(v, outcome.Drift) {
-		found.inForce = time.Now()
+		found.rulesAt = time.Now()
 	}
 	if err == nil {
 		found.Preempted = truncate(strings.Join(outcome.Preempted, "\n"))

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -49,7 +50,8 @@ func (p podsOfNode) Get(ctx context.Context, key client.ObjectKey, into client.O
 		return p.Reader.Get(ctx, key, into, o...)
 	}
 	list := &corev1.PodList{}
-	if err := p.List(ctx, list, client.InNamespace(key.Namespace), client.MatchingFields{"metadata.name": key.Name, "spec.nodeName": p.node}); err != nil {
+	wanted := fields.AndSelectors(fields.OneTermEqualSelector("metadata.name", key.Name), fields.OneTermEqualSelector("spec.nodeName", p.node))
+	if err := p.List(ctx, list, client.InNamespace(key.Namespace), client.MatchingFieldsSelector{Selector: wanted}); err != nil {
 		return err
 	}
 	if len(list.Items) == 0 {

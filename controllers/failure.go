@@ -144,7 +144,7 @@ func unseen(ctx context.Context, v visit, err error) outcome {
 // counts only if the kernel confirms it.
 func inForce(ctx context.Context, b Backend, v visit, known Entry) bool {
 	c := findCondition(v.pod)
-	reportedTrue := c != nil && c.Status == corev1.ConditionTrue && (c.Reason == podreport.ReasonInitialized || c.Reason == podreport.ReasonNoListener)
+	reportedTrue := c != nil && c.Status == corev1.ConditionTrue && podreport.HasRules(c.Reason)
 	switch {
 	case known.Sandbox.NetNS == "":
 		return reportedTrue

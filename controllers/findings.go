@@ -25,9 +25,9 @@ type Findings struct {
 	unheardAt time.Time
 	missing   bool // the last look found nobody, and another one decides
 	// late is how long the first container had been running when the sandbox's first rules came into force. While that is still to be asked,
-	// inForce is when they did.
+	// rulesAt is when they did.
 	late    time.Duration
-	inForce time.Time
+	rulesAt time.Time
 
 	contention contention
 	handovers  int // changes that were taken for another agent's

@@ -3,7 +3,6 @@ package controllers
 import (
 	"context"
 	"slices"
-	"strings"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -26,9 +25,7 @@ func (f Findings) learned(v visit) Findings {
 		f.late = late
 	}
 	if c := findCondition(v.pod); f.unheardAt.IsZero() && c != nil && c.Reason == podreport.ReasonNoListener {
-		if _, unheard, found := strings.Cut(c.Message, podreport.NobodyListens); found {
-			f.Unheard = podreport.NobodyListens + unheard
-		}
+		f.Unheard = podreport.Unheard(c.Message)
 	}
 	return f
 }
@@ -49,7 +46,7 @@ func areFirst(v visit, drift iptables.Drift) bool {
 // for an early hook's, for which the runtime waits.
 func (p *Programmer) askLate(ctx context.Context, v visit) {
 	known, _ := p.Ledger.Of(v.sandbox.UID)
-	if p.Starts == nil || v.by.early() || known.inForce.IsZero() {
+	if p.Starts == nil || v.by.early() || known.rulesAt.IsZero() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
@@ -60,8 +57,8 @@ func (p *Programmer) askLate(ctx context.Context, v visit) {
 		return
 	}
 	late := time.Duration(0)
-	if !first.IsZero() && first.Before(known.inForce) {
-		late = max(time.Millisecond, known.inForce.Sub(first).Round(time.Millisecond))
+	if !first.IsZero() && first.Before(known.rulesAt) {
+		late = max(time.Millisecond, known.rulesAt.Sub(first).Round(time.Millisecond))
 		if late >= time.Minute { // a second says enough
 			late = late.Round(time.Second)
 		}

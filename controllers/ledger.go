@@ -96,10 +96,10 @@ func (l *Ledger) asked(e Entry, late time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now, ok := l.pods[e.Sandbox.UID]
-	if !ok || now.Sandbox.ID != e.Sandbox.ID || now.inForce != e.inForce {
+	if !ok || now.Sandbox.ID != e.Sandbox.ID || now.rulesAt != e.rulesAt {
 		return false
 	}
-	now.late, now.inForce = late, time.Time{}
+	now.late, now.rulesAt = late, time.Time{}
 	l.pods[e.Sandbox.UID] = now
 	return true
 }

@@ -11,10 +11,10 @@ import (
 	"istio-pod-network-controller/internal/podreport"
 )
 
-// reportOf returns a report of a visit. While the sandbox has rules or is to have some, it says what an earlier agent has learned of their start.
+// reportOf returns a report of a visit. A failure says what an earlier agent has learned of the start of the sandbox's rules.
 func reportOf(v visit, status podreport.Status, reason, message string) Report {
 	r := Report{Sandbox: v.sandbox, Status: status, Reason: reason, Message: message, Hook: v.by, PodVersion: v.pod.ResourceVersion}
-	if status == podreport.StatusInitialized || status == podreport.StatusFailed {
+	if status == podreport.StatusFailed {
 		r.Late = Findings{}.learned(v).lateText()
 	}
 	return r
@@ -42,6 +42,8 @@ func programmed(v visit, want *compiled, found Findings, proxyReady bool, messag
 	}
 	if want != nil {
 		r.SpecHash, r.Notes = want.hash, found.notes(v.intent.Notes)
+	} else { // nor does the ledger know of their start
+		r.Late = Findings{}.learned(v).lateText()
 	}
 	return r
 }
@@ -68,7 +70,7 @@ func notRequired(v visit) *Report {
 // keptReport returns a report in place of a failure on a pod that no longer asks for rules but still has them, or nil.
 func keptReport(v visit, known Entry, proxyReady bool) *Report {
 	c, quiet := findCondition(v.pod), known.Findings
-	quiet.unheardAt, quiet.missing, quiet.late, quiet.inForce = time.Time{}, false, 0, time.Time{}
+	quiet.unheardAt, quiet.missing, quiet.late, quiet.rulesAt = time.Time{}, false, 0, time.Time{}
 	fine := c != nil && c.Status == corev1.ConditionTrue && c.Reason != podreport.ReasonNoListener
 	if fine && quiet == (Findings{}) && podreport.Status(v.pod.Annotations[podreport.KeyStatus]) == podreport.StatusInitialized {
 		return nil

@@ -51,9 +51,11 @@ func (f *Facts) hindered() (why, do []string) {
 			say(a.Node, reason, message, a.Node)
 		}
 	}
-	s := f.ours().Status
+	if s := f.ours().Status; min(s.NumberReady, s.UpdatedNumberScheduled) >= s.DesiredNumberScheduled { // events outlive their cause
+		return why, do
+	}
 	for _, e := range f.events {
-		if min(s.NumberReady, s.UpdatedNumberScheduled) >= s.DesiredNumberScheduled || f.Now.Sub(e.last) > retried { // events outlive their cause
+		if f.Now.Sub(e.last) > retried {
 			break
 		}
 		if e.reason == "FailedCreate" && e.kind == "DaemonSet" || e.reason == "FailedScheduling" && !known[e.name] {

@@ -49,8 +49,7 @@ func podsProgrammed(f *Facts) finding {
 func proxyListens(f *Facts) finding {
 	told := func(p Pod) bool { return p.Condition != nil && p.Condition.Status == corev1.ConditionTrue && p.Running }
 	unheard := listed(f.Pods, func(p Pod) bool { return told(p) && p.Condition.Reason == podreport.ReasonNoListener }, func(p Pod) string {
-		_, ports, _ := strings.Cut(p.Condition.Message, podreport.NobodyListens)
-		return p.String() + " (" + podreport.NobodyListens + ports + ")"
+		return p.String() + " (" + podreport.Unheard(p.Condition.Message) + ")"
 	})
 	switch {
 	case len(unheard) > 0:

@@ -94,7 +94,7 @@ func removedNamespace(f *Facts) finding {
 
 func removedPods(f *Facts) finding {
 	reported := func(p Pod) bool {
-		known := p.Condition != nil && (p.Condition.Reason == podreport.ReasonInitialized || p.Condition.Reason == podreport.ReasonNoListener)
+		known := p.Condition != nil && podreport.HasRules(p.Condition.Reason)
 		return known || p.Status == string(podreport.StatusInitialized) || p.Status == string(podreport.StatusFailed)
 	}
 	left := names(f.Pods, reported)

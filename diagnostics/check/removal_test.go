@@ -104,7 +104,7 @@ func TestGather_removal_readsObjectsOfTheCluster(t *testing.T) {
 	}
 }
 
-// A line that is too long would be cut within a command, which somebody runs.
+// A longer line would be cut within a command, and then pasted.
 func TestRun_removalOfMany_givesWholeCommands(t *testing.T) {
 	f := removedFacts()
 	f.Pods, f.Nodes = nil, nil

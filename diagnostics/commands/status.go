@@ -32,7 +32,7 @@ func newStatus(p Program) *cobra.Command {
 			"and 2 if the cluster could not be asked, or not about all pods that were asked for.",
 		Example: "  istio-pod-network-controller status -A                            # all nodes and pods\n" +
 			"  istio-pod-network-controller status -n shop -l app=cart -o wide\n" +
-			"  istio-pod-network-controller status -A --problems                 # only what needs somebody",
+			"  istio-pod-network-controller status -A --problems                 # pods and nodes with a problem",
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	fs := cmd.Flags()
@@ -40,7 +40,7 @@ func newStatus(p Program) *cobra.Command {
 	fs.BoolVarP(&o.all, "all-namespaces", "A", false, "the pods of all namespaces")
 	fs.StringVarP(&o.Labels, "selector", "l", "", "a label selector of pods, as in app=cart,tier!=test")
 	fs.StringVar(&o.Node, "node", "", "one node, and its pods")
-	fs.BoolVar(&o.problems, "problems", false, "only the pods and nodes that need somebody; the last line and the exit code are about all")
+	fs.BoolVar(&o.problems, "problems", false, "only pods and nodes with a problem; the last line and the exit code are about all")
 	fs.StringVarP(&o.output, "output", "o", "", "wide, json, yaml, jsonpath=PATH of what json prints, or custom-columns=HEAD:PATH,... with a row for each pod; empty means tables")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return cmdline.Unasked(cmdline.WrongFlag(cmd, err)) })
 	o.complete(cmd, map[string][]string{"output": {cmdline.OutputWide, cmdline.OutputJSON, cmdline.OutputYAML}})

@@ -219,6 +219,6 @@ func (t *Tester) lastEvent(ctx context.Context, pod string) string {
 	if err != nil || len(list.Items) == 0 {
 		return ""
 	}
-	last := slices.MaxFunc(list.Items, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
+	last := slices.MaxFunc(list.Items, func(a, b corev1.Event) int { return cluster.LastSeen(&a).Compare(cluster.LastSeen(&b)) })
 	return fmt.Sprintf("; its last event: %s: %s", last.Reason, short(last.Message))
 }

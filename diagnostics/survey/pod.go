@@ -39,7 +39,7 @@ func (s State) Failing() bool {
 	return slices.Contains([]State{ProxyNotReady, NoListener, Failed, Contended, Preempted, NoAgent, Unreported}, s)
 }
 
-// Problem reports whether the pod needs somebody: it fails, or more has to be said of it than of a pod that has what it asks for.
+// Problem reports whether the pod needs a look: its state fails, or its message has more than its state says.
 func (p Pod) Problem() bool { return p.State.Failing() || p.remarkable }
 
 // Pod is one pod that asks for redirection, or has a report.

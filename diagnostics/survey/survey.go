@@ -52,7 +52,7 @@ func (r Report) Failing() bool {
 		slices.ContainsFunc(r.Pods, func(p Pod) bool { return p.State.Failing() })
 }
 
-// Problems returns the report with the pods and nodes that need somebody, and no others.
+// Problems returns the report with its pods and nodes in trouble alone.
 func (r Report) Problems() Report {
 	r.Nodes = slices.DeleteFunc(slices.Clone(r.Nodes), func(n Node) bool { return len(n.Trouble) == 0 })
 	r.Pods = slices.DeleteFunc(slices.Clone(r.Pods), func(p Pod) bool { return !p.Problem() })

@@ -27,16 +27,17 @@ import (
 type Kept struct {
 	dir     string
 	contact *Contact
-
-	// Alone reports whether no other agent serves the node: only then are kept objects used. nil: none does.
-	Alone func() bool
+	alone   func() bool
 
 	mu    sync.Mutex
 	files []*keptFile
 }
 
-// NewKept returns a Kept of a directory, which exists. With dir "" nothing is kept.
-func NewKept(dir string, contact *Contact) *Kept { return &Kept{dir: dir, contact: contact} }
+// NewKept returns a Kept of a directory, which exists. With dir "" nothing is kept. alone reports whether no other agent serves the node: only then are
+// kept objects used.
+func NewKept(dir string, contact *Contact, alone func() bool) *Kept {
+	return &Kept{dir: dir, contact: contact, alone: alone}
+}
 
 const (
 	// keptAfter is how long the API server may take to answer an agent that starts.
@@ -59,8 +60,6 @@ func (k *Kept) Informer(name string, lw toolscache.ListerWatcher, kind runtime.O
 	k.files = append(k.files, f)
 	return f.informer
 }
-
-func (k *Kept) alone() bool { return k.Alone == nil || k.Alone() }
 
 // Since returns the age of the oldest objects in use that were kept; zero: there are none.
 func (k *Kept) Since() (oldest time.Time) {

@@ -68,7 +68,7 @@ func (a *switchedAPI) WatchWithContext(context.Context, metav1.ListOptions) (wat
 func namespacesOf(t *testing.T, dir string, api *switchedAPI, steps ...func(k *Kept, known func() string)) {
 	t.Helper()
 	contact := &Contact{}
-	k := NewKept(dir, contact)
+	k := NewKept(dir, contact, func() bool { return true })
 	kind := &metav1.PartialObjectMetadata{}
 	kind.SetGroupVersionKind(namespaceKind)
 	lists := &toolscache.ListWatch{ListWithContextFunc: api.ListWithContext, WatchFuncWithContext: api.WatchWithContext}

@@ -3,6 +3,7 @@ package podreport
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -108,6 +109,17 @@ const (
 	// ReasonProgrammedByOthers means that another project already redirects the pod's traffic.
 	ReasonProgrammedByOthers = "ProgrammedByOthers"
 )
+
+// HasRules reports whether a reason of the condition means that the rules are in force, and are all that the agent answers for.
+func HasRules(reason string) bool { return reason == ReasonInitialized || reason == ReasonNoListener }
+
+// Unheard returns the part of a message about a proxy that does not listen, or "".
+func Unheard(message string) string {
+	if at := strings.Index(message, NobodyListens); at >= 0 {
+		return message[at:]
+	}
+	return ""
+}
 
 // NobodyListens begins the words about a proxy that does not listen. The ports follow.
 const NobodyListens = "nobody listens on "

@@ -47,7 +47,7 @@ func (s Schema) below(prefix string, object map[string]any, samples map[string][
 	var found []Parameter
 	for _, name := range slices.Sorted(maps.Keys(properties)) {
 		path, property := prefix+name, s.follow(properties[name])
-		if isOld(properties[name]) {
+		if IsOld(properties[name]) {
 			continue
 		}
 		if alternatives, ok := samples[path]; ok {
@@ -71,8 +71,8 @@ func (s Schema) below(prefix string, object map[string]any, samples map[string][
 	return found, nil
 }
 
-// isOld reports whether a value is one of older charts, which a template refuses.
-func isOld(property any) bool {
+// IsOld reports whether a value is one of older charts, which a template refuses.
+func IsOld(property any) bool {
 	found, _ := property.(map[string]any)
 	return found["$ref"] == "#/definitions/old"
 }
