@@ -84,7 +84,11 @@ func fetch(ctx context.Context, cache, series string) (Kernel, error) {
 	k := Kernel{Source: source, Series: series, Directory: filepath.Join(cache, "kernels", series)}
 	if _, err := os.Stat(k.Directory); errors.Is(err, os.ErrNotExist) {
 		partial := k.Directory + ".partial"
-		if err := errors.Join(os.RemoveAll(partial), download(ctx, source, partial), os.Rename(partial, k.Directory)); err != nil {
+		err := errors.Join(os.RemoveAll(partial), download(ctx, source, partial))
+		if err == nil {
+			err = os.Rename(partial, k.Directory)
+		}
+		if err != nil {
 			return Kernel{}, fmt.Errorf("get kernel %s of Debian %s: %w", series, source.Suite, err)
 		}
 	}
@@ -115,52 +119,27 @@ func download(ctx context.Context, from Source, dir string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := output(ctx, private, "apt-get", "-q", "update"); err != nil {
-		return err
-	}
-	depends, err := output(ctx, private, "apt-cache", "depends", "--important", "linux-image-"+from.Arch)
-	if err != nil {
-		return err
-	}
-	_, name, found := strings.Cut(depends, "Depends: ")
-	if !found {
-		return fmt.Errorf("linux-image-%s depends on nothing: %s", from.Arch, depends)
-	}
-	name = strings.TrimSpace(name)
-	if _, err := output(ctx, private, "apt-get", "-q", "download", name); err != nil {
-		return err
-	}
-	if from.Programs != "" {
-		if err := install(ctx, private, dir, from.Programs); err != nil {
+	get := append([]string{"-q", "-y", "--download-only", "--no-install-recommends", "install", "linux-image-" + from.Arch}, strings.Fields(from.Programs)...)
+	for _, arguments := range [][]string{{"-q", "update"}, get} {
+		if _, err := output(ctx, private, "apt-get", arguments...); err != nil {
 			return err
 		}
 	}
-	packages, err := filepath.Glob(filepath.Join(private, name+"_*.deb"))
-	if err != nil || len(packages) != 1 {
-		return fmt.Errorf("apt-get left %q (%w)", packages, err)
+	// The package that is asked for only depends on the kernel's.
+	kernels, err := filepath.Glob(filepath.Join(private, "cache/archives/linux-image-[0-9]*.deb"))
+	if err != nil || len(kernels) != 1 {
+		return fmt.Errorf("apt-get left %q (%w)", kernels, err)
 	}
-	return unpack(ctx, dir, packages[0], strings.TrimPrefix(name, "linux-image-"))
-}
-
-// install unpacks packages and all that they depend on into dir. None of their scripts runs.
-func install(ctx context.Context, private, dir, names string) error {
-	get := append([]string{"-q", "-y", "--download-only", "--no-install-recommends", "install"}, strings.Fields(names)...)
-	if _, err := output(ctx, private, "apt-get", get...); err != nil {
-		return err
-	}
-	packages, err := filepath.Glob(filepath.Join(private, "cache/archives/*.deb"))
-	for _, deb := range packages {
-		if err == nil {
-			_, err = output(ctx, private, "dpkg-deb", "-x", deb, dir)
+	unpacked := kernels
+	if from.Programs != "" {
+		if unpacked, err = filepath.Glob(filepath.Join(private, "cache/archives/*.deb")); err != nil {
+			return err
 		}
 	}
-	return err
-}
-
-// unpack leaves the package and its files in dir, with the modules' dependencies.
-func unpack(ctx context.Context, dir, deb, release string) error {
-	if _, err := output(ctx, dir, "dpkg-deb", "-x", deb, dir); err != nil {
-		return err
+	for _, deb := range unpacked { // none of their scripts runs
+		if _, err := output(ctx, dir, "dpkg-deb", "-x", deb, dir); err != nil {
+			return err
+		}
 	}
 	// Newer packages have /usr/lib/modules.
 	if _, err := os.Stat(filepath.Join(dir, "lib")); errors.Is(err, os.ErrNotExist) {
@@ -168,10 +147,12 @@ func unpack(ctx context.Context, dir, deb, release string) error {
 			return err
 		}
 	}
+	name := filepath.Base(kernels[0])
+	release, _, _ := strings.Cut(strings.TrimPrefix(name, "linux-image-"), "_")
 	if _, err := output(ctx, dir, "/sbin/depmod", "-b", dir, release); err != nil {
 		return err
 	}
-	return errors.Join(os.Rename(deb, filepath.Join(dir, filepath.Base(deb))), os.RemoveAll(filepath.Join(dir, "apt")))
+	return errors.Join(os.Rename(kernels[0], filepath.Join(dir, name)), os.RemoveAll(private))
 }
 
 // output runs a program in a directory, which may have an apt.conf of its own.

@@ -60,31 +60,25 @@ func run(ctx context.Context, arguments []string, w io.Writer) error {
 	}
 	out := filepath.Join(root, "build/kernels")
 	guest := filepath.Join(out, "bin/init")
-	var built string
-	var programs []job.Program
 	var failed error
 	for _, series := range flags.Args()[1:] {
 		kernel, err := fetch(ctx, filepath.Join(cache, "istio-pod-network-controller"), series)
 		if err != nil {
 			return err
 		}
-		if built != kernel.Arch {
-			if err := golang(ctx, filepath.Join(root, "hack"), kernel.Arch, "build", "-trimpath", "-o", guest, "./kernels/init").Run(); err != nil {
-				return fmt.Errorf("build ./init: %w", err)
-			}
+		if err := golang(ctx, filepath.Join(root, "hack"), kernel.Arch, "build", "-trimpath", "-o", guest, "./kernels/init").Run(); err != nil {
+			return fmt.Errorf("build ./init: %w", err)
 		}
-		if built != kernel.Arch && *script == "" {
-			if programs, err = build(ctx, root, kernel.Arch, filepath.Join(out, "bin"), *packages, *tests); err != nil {
-				return err
-			}
-		}
-		built = kernel.Arch
 		machine := Machine{Kernel: kernel, Init: guest, Results: filepath.Join(out, series), Console: w, Memory: 4096, Append: *more}
-		if *script == "" {
-			failed = errors.Join(failed, machine.test(ctx, root, programs, w))
-		} else {
+		if *script != "" {
 			failed = errors.Join(failed, machine.script(ctx, root, *script, w))
+			continue
 		}
+		programs, err := build(ctx, root, kernel.Arch, filepath.Join(out, "bin"), *packages, *tests)
+		if err != nil {
+			return err
+		}
+		failed = errors.Join(failed, machine.test(ctx, root, programs, w))
 	}
 	return failed
 }
