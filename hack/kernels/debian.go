@@ -26,6 +26,15 @@ type Source struct {
 // programs are what tests run: see hack/cluster/internal/debian/packages.txt, step "kernel".
 const programs = "iptables nftables iproute2 busybox-static conntrack haproxy libnginx-mod-stream nginx kmod dash coreutils grep sed procps util-linux"
 
+// alternatives are the links that Debian's packages make when they are installed.
+func alternatives() map[string]string {
+	links := map[string]string{"usr/bin/awk": "/bin/busybox"}
+	for _, name := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
+		links["usr/sbin/"+name] = "xtables-nft-multi"
+	}
+	return links
+}
+
 // sources lists all kernels.
 func sources() map[string]Source {
 	pc := func(suite string) Source {
@@ -140,6 +149,14 @@ func download(ctx context.Context, from Source, dir string) error {
 		if _, err := output(ctx, dir, "dpkg-deb", "-x", deb, dir); err != nil {
 			return err
 		}
+	}
+	if from.Programs != "" {
+		for link, program := range alternatives() {
+			err = errors.Join(err, os.Symlink(program, filepath.Join(dir, link)))
+		}
+	}
+	if err != nil {
+		return err
 	}
 	// Newer packages have /usr/lib/modules.
 	if _, err := os.Stat(filepath.Join(dir, "lib")); errors.Is(err, os.ErrNotExist) {

@@ -218,18 +218,3 @@ func dump(end time.Time, r rawnetlink.Request, f func(body []byte) (more bool)) 
 	defer c.Close()
 	return c.Dump(end, r, f)
 }
-
-func TestNumber32_shortNumber_hasItsOwnBytesOnly(t *testing.T) {
-	for _, c := range []struct {
-		host rawnetlink.Order
-		in   []byte
-		want uint32
-	}{
-		{binary.LittleEndian, nil, 0}, {binary.LittleEndian, []byte{6}, 6}, {binary.LittleEndian, []byte{1, 2}, 0x0201}, {binary.LittleEndian, []byte{1, 2, 3, 4, 5}, 0x04030201},
-		{binary.BigEndian, nil, 0}, {binary.BigEndian, []byte{6}, 6}, {binary.BigEndian, []byte{1, 2}, 0x0102}, {binary.BigEndian, []byte{1, 2, 3, 4, 5}, 0x01020304},
-	} {
-		if got := rawnetlink.Number32(c.host, c.in); got != c.want {
-			t.Errorf("%s: % x is %#x, want %#x", c.host, c.in, got, c.want)
-		}
-	}
-}

@@ -130,16 +130,11 @@ func enterTree() error {
 
 // prepare gives programs what a booted machine has.
 func prepare(ctx context.Context, todo job.Job) error {
-	var system unix.Utsname
-	if err := unix.Uname(&system); err != nil {
-		return err
-	}
-	release := unix.ByteSliceToString(system.Release[:])
-	if err := errors.Join(os.MkdirAll("/run/netns", 0o755), os.MkdirAll("/tmp", 0o755), os.WriteFile(filepath.Join(results, "release"), []byte(release), 0o600)); err != nil {
+	if err := errors.Join(os.MkdirAll("/run/netns", 0o755), os.MkdirAll("/tmp", 0o755)); err != nil {
 		return err
 	}
 	if todo.Modules != "" {
-		modules := filepath.Join("/lib/modules", release)
+		modules := filepath.Join("/lib/modules", filepath.Base(todo.Modules))
 		if err := errors.Join(os.RemoveAll(modules), os.MkdirAll("/lib/modules", 0o755), os.Symlink(todo.Modules, modules)); err != nil {
 			return err
 		}
