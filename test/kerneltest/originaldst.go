@@ -9,7 +9,9 @@ import (
 )
 
 // NetworkOrder returns the number whose bytes in memory are those of n in network order, and the other way round: htons and ntohs of C.
-func NetworkOrder(n uint16) uint16 { return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, n)) }
+func NetworkOrder(n uint16) uint16 {
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, n))
+}
 
 // originalDst returns the destination that the client dialled: from conntrack, or the local address of a direct connection.
 func originalDst(c *net.TCPConn) netip.AddrPort {
