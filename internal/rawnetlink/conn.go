@@ -152,7 +152,7 @@ func sizeOf(b []byte) (size int, ok bool) {
 	return int(n), n >= unix.SizeofNlMsghdr && n <= uint64(len(b))
 }
 
-// read reads one datagram. The kernel answers most requests while they are sent, so what is there is read even if sending took all the time, and it is
+// read reads one datagram. The kernel answers most requests while they are sent, so an answer is read even if sending took all the time, and it is
 // waited for only if nothing is there.
 func (c *Conn) read(end time.Time) (int, error) {
 	n, err := ignoringEINTR(func() (int, error) { return unix.Read(c.fd, c.buf) })
