@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"istio-pod-network-controller/hack/cluster/internal/pki"
@@ -48,13 +49,14 @@ func (c *Client) Ready(ctx context.Context) error {
 	return err
 }
 
-// NodeReady is nil once the node has said after a time that it is ready, and is open for pods: its "not ready" taint is gone.
-func (c *Client) NodeReady(ctx context.Context, name string, after time.Time) error {
+// NodeReady is nil once the node has said after a time that it is ready, has these ranges of pods, and is open for them: its "not ready" taint
+// is gone.
+func (c *Client) NodeReady(ctx context.Context, name, pods string, after time.Time) error {
 	body, err := c.get(ctx, "/api/v1/nodes/"+name)
 	if err != nil {
 		return err
 	}
-	return nodeReady(body, after)
+	return nodeReady(body, pods, after)
 }
 
 // DefaultServiceAccount is nil once pods can be made in the default namespace.
@@ -86,10 +88,11 @@ func (c *Client) get(ctx context.Context, path string) ([]byte, error) {
 
 // nodeReady wants the taint to be gone too: until then the scheduler leaves pods pending. What a node said before its power was cut is no
 // answer; the API server's times have no fractions of a second.
-func nodeReady(body []byte, after time.Time) error {
+func nodeReady(body []byte, pods string, after time.Time) error {
 	var node struct {
 		Spec struct {
-			Taints []struct{ Key string }
+			PodCIDRs []string
+			Taints   []struct{ Key string }
 		}
 		Status struct {
 			Conditions []struct {
@@ -100,6 +103,9 @@ func nodeReady(body []byte, after time.Time) error {
 	}
 	if err := json.Unmarshal(body, &node); err != nil {
 		return fmt.Errorf("read the node: %w", err)
+	}
+	if got := strings.Join(node.Spec.PodCIDRs, ","); got != pods {
+		return fmt.Errorf("the node has the ranges of pods %q, not %s", got, pods)
 	}
 	if taints := node.Spec.Taints; len(taints) > 0 {
 		return fmt.Errorf("the node has the taint %s", taints[0].Key)

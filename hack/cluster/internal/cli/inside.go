@@ -20,7 +20,7 @@ import (
 // load stops at the first archive that fails; loading one again replaces the tag.
 func (o *options) load() *cobra.Command {
 	return &cobra.Command{
-		Use: "load IMAGE.tar...", Short: "Load image archives into the node", Args: cobra.MinimumNArgs(1),
+		Use: "load IMAGE.tar...", Short: "Load image archives into every node", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, s, err := o.running(cmd.ErrOrStderr())
 			if err != nil {
@@ -42,16 +42,11 @@ func (o *options) pods() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pods", Short: "List the pod sandboxes that run, with their network namespaces as paths of this machine", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, s, err := o.running(cmd.ErrOrStderr())
+			c, s, err := o.running(cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
-			runtime, err := cluster.Runtime(s)
-			if err != nil {
-				return err
-			}
-			defer runtime.Close()
-			sandboxes, err := runtime.Sandboxes(cmd.Context(), cluster.NodeRoot(s))
+			sandboxes, err := c.Sandboxes(cmd.Context(), s)
 			if err != nil {
 				return err
 			}
@@ -59,9 +54,9 @@ func (o *options) pods() *cobra.Command {
 				return o.json(sandboxes)
 			}
 			w := tabwriter.NewWriter(o.out, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "POD\tSANDBOX\tPID\tIPS\tNETNS")
+			fmt.Fprintln(w, "NODE\tPOD\tSANDBOX\tPID\tIPS\tNETNS")
 			for _, p := range sandboxes {
-				fmt.Fprintf(w, "%s/%s\t%.13s\t%d\t%s\t%s\n", p.Namespace, p.Name, p.ID, p.PID, strings.Join(p.IPs, ","), p.NetNS)
+				fmt.Fprintf(w, "%s\t%s/%s\t%.13s\t%d\t%s\t%s\n", p.Node, p.Namespace, p.Name, p.ID, p.PID, strings.Join(p.IPs, ","), p.NetNS)
 			}
 			return w.Flush()
 		},
@@ -79,7 +74,7 @@ func (o *options) kubectl() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return run(s, space.ControlPlane, clientEnviron(c, s), append([]string{filepath.Join(s.Programs, "kubectl")}, args...))
+			return run(s.ControlPlane, space.ControlPlane, clientEnviron(c, s), append([]string{filepath.Join(s.Programs, "kubectl")}, args...))
 		},
 	}
 }
@@ -94,31 +89,34 @@ func (o *options) exec() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return run(s, space.ControlPlane, clientEnviron(c, s), args)
+			return run(s.ControlPlane, space.ControlPlane, clientEnviron(c, s), args)
 		},
 	}
 }
 
 // node passes nothing of the caller's environment but the terminal: the node counts as another machine.
 func (o *options) node() *cobra.Command {
-	return &cobra.Command{
-		Use: "node -- CMD ARGS...", Short: "Run a program on the node: its files, its network, its host name", Args: cobra.MinimumNArgs(1),
+	var name string
+	cmd := &cobra.Command{
+		Use: "node -- CMD ARGS...", Short: "Run a program on a node: its files, its network, its host name", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, s, err := o.running(cmd.ErrOrStderr())
+			c, s, err := o.running(cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
-			return run(s, space.Node, append(cluster.Environ(s), "CONTAINERD_NAMESPACE=k8s.io", "TERM="+os.Getenv("TERM")), args)
+			holder, err := c.Holder(s, name)
+			if err != nil {
+				return err
+			}
+			return run(holder, space.Node, append(cluster.Environ(s), "CONTAINERD_NAMESPACE=k8s.io", "TERM="+os.Getenv("TERM")), args)
 		},
 	}
+	cmd.Flags().StringVar(&name, "node", "", "the node's name (default: the first one)")
+	return cmd
 }
 
 // run replaces this program, so that signals, terminals and exit codes are the other one's.
-func run(s *state.State, where space.Kinds, environ, argv []string) error {
-	holder := s.ControlPlane
-	if where == space.Node {
-		holder = s.Node
-	}
+func run(holder state.Holder, where space.Kinds, environ, argv []string) error {
 	if !holder.Alive() {
 		return errors.New("the process that holds the namespaces has ended: `kc down`, then `kc up`")
 	}

@@ -14,7 +14,7 @@ import (
 func TestStateIsReadBackAsWritten(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state.json")
 	want := &State{
-		Node:    daemon.Process{PID: 7, Started: 99},
+		Nodes:   []Holder{{Process: daemon.Process{PID: 7, Started: 99}, Network: "net:[1]"}},
 		Daemons: map[string]daemon.Process{"etcd": {PID: 8, Started: 100}},
 		Sysctls: map[string]string{"kernel/panic": "1"}, Ready: true, Began: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 	}
