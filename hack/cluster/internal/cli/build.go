@@ -254,13 +254,9 @@ func (o *options) forBuilding() (layout.Layout, func(), error) {
 	if err != nil {
 		return layout.Layout{}, nil, err
 	}
-	found, err := l.WithSource()
-	if err != nil {
-		return layout.Layout{}, nil, err
-	}
-	unlock, err := state.Lock(filepath.Join(found.Cache, "build.lock"))
+	unlock, err := state.Lock(filepath.Join(l.Cache, "build.lock"))
 	if err != nil {
 		return layout.Layout{}, nil, errors.Join(errors.New("building"), err)
 	}
-	return found, unlock, nil
+	return l, unlock, nil
 }

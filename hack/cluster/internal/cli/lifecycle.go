@@ -226,11 +226,11 @@ func (o *options) daemon(verb, short string, do func(*cobra.Command, *cluster.Cl
 			if err != nil {
 				return err
 			}
-			name, err := c.Daemon(s, node, args[0])
+			n, err := c.Node(s, node)
 			if err != nil {
 				return err
 			}
-			return do(cmd, c, name)
+			return do(cmd, c, n.Own(args[0]))
 		},
 	}
 	cmd.Flags().StringVar(&node, "node", "", "the name of the node whose daemon it is (default: the first one)")

@@ -33,7 +33,7 @@ func New(out, progress io.Writer) *cobra.Command {
 	}
 	root.SetOut(out)
 	root.SetErr(progress)
-	root.Flags().StringVar(&o.source, "source", "", "directory of this module (default: looked for from here upwards)")
+	root.Flags().StringVar(&o.source, "source", os.Getenv("KC_SOURCE"), "directory hack/cluster of the checkout, where hack/cluster/kc is")
 	root.Flags().StringVar(&o.cache, "cache", "", "directory of programs, images and the running cluster's data (default: in the user's cache)")
 	root.Flags().StringVar(&o.name, "name", os.Getenv("KC_NAME"), "name of the cluster: clusters of several names run beside each other")
 	root.AddCommand(

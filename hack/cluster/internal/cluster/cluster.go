@@ -32,62 +32,40 @@ type Cluster struct {
 	Out io.Writer
 }
 
-// node is one that there is, or is about to be.
-type node struct {
+// Node is one that there is, or is about to be.
+type Node struct {
 	plan.Node
 	*state.Holder
 }
 
 // nodes lists those that are recorded.
-func (c *Cluster) nodes(s *state.State) []node {
-	nodes := make([]node, len(s.Nodes))
+func (c *Cluster) nodes(s *state.State) []Node {
+	nodes := make([]Node, len(s.Nodes))
 	for i := range s.Nodes {
-		nodes[i] = node{c.Plan.Nodes[i], &s.Nodes[i]}
+		nodes[i] = Node{c.Plan.Nodes[i], &s.Nodes[i]}
 	}
 	return nodes
 }
 
-// chosen is the node of the name, or without a name all.
-func (c *Cluster) chosen(s *state.State, name string) ([]node, error) {
-	nodes := c.nodes(s)
-	if name == "" {
-		return nodes, nil
-	}
-	i, err := c.find(s, name)
-	if err != nil {
-		return nil, err
-	}
-	return nodes[i : i+1], nil
-}
-
-// find is the node's place in the plan, that of the first one without a name.
-func (c *Cluster) find(s *state.State, name string) (int, error) {
+// Node is the node of the name, or the first one without a name.
+func (c *Cluster) Node(s *state.State, name string) (Node, error) {
 	var names []string
-	for i, n := range c.nodes(s) {
+	for _, n := range c.nodes(s) {
 		if name == "" || name == n.Name {
-			return i, nil
+			return n, nil
 		}
 		names = append(names, n.Name)
 	}
-	return 0, fmt.Errorf("no node %q: there are %s", name, strings.Join(names, ", "))
+	return Node{}, fmt.Errorf("no node %q: there are %s", name, strings.Join(names, ", "))
 }
 
-// Holder is what holds a node, the first one without a name.
-func (c *Cluster) Holder(s *state.State, name string) (state.Holder, error) {
-	i, err := c.find(s, name)
-	if err != nil {
-		return state.Holder{}, err
+// chosen is the node of the name, or all without a name.
+func (c *Cluster) chosen(s *state.State, name string) ([]Node, error) {
+	if name == "" {
+		return c.nodes(s), nil
 	}
-	return s.Nodes[i], nil
-}
-
-// Daemon is the name of a node's daemon among all, the first node's without a name.
-func (c *Cluster) Daemon(s *state.State, node, daemon string) (string, error) {
-	i, err := c.find(s, node)
-	if err != nil {
-		return "", err
-	}
-	return c.Plan.Nodes[i].Own(daemon), nil
+	n, err := c.Node(s, name)
+	return []Node{n}, err
 }
 
 // dirs are a node's directories. Scratch is where its tmpfs is mounted, inside the node only: the path marks the node's mount namespace. It is not

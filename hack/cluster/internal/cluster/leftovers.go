@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"istio-pod-network-controller/hack/cluster/internal/nodefs"
 	"istio-pod-network-controller/hack/cluster/internal/state"
 )
 
@@ -90,10 +89,7 @@ func (c *Cluster) keepLogs() error {
 	if err := os.RemoveAll(kept); err != nil {
 		return fmt.Errorf("keep the logs: %w", err)
 	}
-	if err := os.MkdirAll(kept, 0o755); err != nil {
-		return fmt.Errorf("keep the logs: %w", err)
-	}
-	if err := nodefs.CopyDir(c.Layout.Logs(), kept); err != nil {
+	if err := os.CopyFS(kept, os.DirFS(c.Layout.Logs())); err != nil {
 		return fmt.Errorf("keep the logs: %w", err)
 	}
 	fmt.Fprintf(c.Out, "the logs are kept in %s\n", kept)

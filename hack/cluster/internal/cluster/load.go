@@ -66,7 +66,7 @@ func loader(s *state.State, archive string) ([]string, error) {
 }
 
 // loadAll loads one image after the other: in parallel they would only slow the API server's start down.
-func (r *run) loadAll(ctx context.Context, n node) error {
+func (r *run) loadAll(ctx context.Context, n Node) error {
 	for _, archive := range r.parts.Images {
 		if err := load(ctx, r.state, *n.Holder, archive); err != nil {
 			return err

@@ -101,7 +101,7 @@ func (c *Cluster) Boot(ctx context.Context, only string) error {
 }
 
 // powered lists the processes of nodes, and if wanted all daemons: only they, of what is in the control plane's namespace. A test runs there too.
-func (c *Cluster) powered(s *state.State, hierarchies []cgroup.Hierarchy, nodes []node, daemons bool) ([]int, error) {
+func (c *Cluster) powered(s *state.State, hierarchies []cgroup.Hierarchy, nodes []Node, daemons bool) ([]int, error) {
 	var planned []plan.Node
 	var holders []state.Holder
 	for _, n := range nodes {
@@ -153,7 +153,7 @@ func suspendAll(look func() ([]int, error)) (int, error) {
 }
 
 // emptyNode replaces a node's namespaces and cgroups by new ones. Of the old node there is only the disk.
-func (r *run) emptyNode(n node, hierarchies []cgroup.Hierarchy, disk *os.File) error {
+func (r *run) emptyNode(n Node, hierarchies []cgroup.Hierarchy, disk *os.File) error {
 	if err := retry(func() error { return cgroup.Remove(hierarchies, n.Cgroup) }); err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func (r *run) hold(p *daemon.Process) (err error) {
 }
 
 // makeNode makes a node's namespaces, has its file system prepared in them, and joins it to the control plane and the other nodes.
-func (r *run) makeNode(n node, prepare func() error) error {
+func (r *run) makeNode(n Node, prepare func() error) error {
 	if err := os.MkdirAll(r.cluster.dirs(n.Node).Scratch, 0o755); err != nil {
 		return fmt.Errorf("make the node's directory: %w", err)
 	}
@@ -84,7 +84,7 @@ func (r *run) makeNode(n node, prepare func() error) error {
 }
 
 // prepareNode fills a new node's file system. It runs in the node's namespaces.
-func (r *run) prepareNode(n node) error {
+func (r *run) prepareNode(n Node) error {
 	c := r.cluster
 	keys := map[string]string{}
 	for target, source := range map[string]string{
@@ -115,7 +115,7 @@ func (r *run) prepareNode(n node) error {
 			}
 		}
 	}
-	return nodefs.CopyDir(filepath.Join(r.state.Programs, "cni"), "/opt/cni/bin")
+	return os.CopyFS("/opt/cni/bin", os.DirFS(filepath.Join(r.state.Programs, "cni")))
 }
 
 // record notes the network too, by which `kc down` finds what was run in it.

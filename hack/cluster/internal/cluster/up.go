@@ -171,7 +171,7 @@ func (r *run) prepareMachine() error {
 }
 
 // makeCgroup notes what it switches on for the whole machine.
-func (r *run) makeCgroup(n node) error {
+func (r *run) makeCgroup(n Node) error {
 	hierarchies, err := hierarchies()
 	if err != nil {
 		return err
@@ -231,7 +231,7 @@ func (r *run) addNode(ctx context.Context) error {
 }
 
 // bring starts a node's daemons beside a control plane that is ready.
-func (r *run) bring(ctx context.Context, n node) (err error) {
+func (r *run) bring(ctx context.Context, n Node) (err error) {
 	if r.api, err = r.cluster.client(r.state); err != nil {
 		return err
 	}
@@ -251,7 +251,7 @@ func (r *run) bring(ctx context.Context, n node) (err error) {
 }
 
 // awaitRuntime waits for a node's container runtime to answer.
-func (r *run) awaitRuntime(ctx context.Context, n node) error {
+func (r *run) awaitRuntime(ctx context.Context, n Node) error {
 	runtime, err := dialRuntime(r.state, *n.Holder)
 	if err != nil {
 		return err
@@ -261,7 +261,7 @@ func (r *run) awaitRuntime(ctx context.Context, n node) error {
 }
 
 // awaitNode wants a node to have said after a time that it is ready, and to have the range of pods that its files say.
-func (r *run) awaitNode(ctx context.Context, n node, after time.Time) error {
+func (r *run) awaitNode(ctx context.Context, n Node, after time.Time) error {
 	return r.wait(ctx, n.Name, func(ctx context.Context) error { return r.api.NodeReady(ctx, n.Name, n.Pods.String(), after) })
 }
 

@@ -81,7 +81,9 @@ func Join(n plan.Node, nodePID int) error {
 func Reach(n plan.Node) error { return via(n.Pods, n.Addr) }
 
 // hardware is a link's address, made of its IPv4 address: that of a node which boots again is the one that others remember.
-func hardware(d plan.Dual) net.HardwareAddr { return append(net.HardwareAddr{2, 0}, d.V4.Addr().AsSlice()...) }
+func hardware(d plan.Dual) net.HardwareAddr {
+	return append(net.HardwareAddr{2, 0}, d.V4.Addr().AsSlice()...)
+}
 
 // Node sets up the namespace that it runs in, after Join, whose veth pair ends here: it forwards between pods, other nodes and the control plane's namespace only.
 func Node(p plan.Plan, n plan.Node) error {

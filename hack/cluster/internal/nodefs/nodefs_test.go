@@ -90,24 +90,6 @@ func TestNodeThatBootsAgain_findsItsDiskAndAnEmptyRun(t *testing.T) {
 	}
 }
 
-func TestCopyDirKeepsContentAndMakesFilesExecutable(t *testing.T) {
-	from, to := t.TempDir(), t.TempDir()
-	if err := os.WriteFile(filepath.Join(from, "plugin"), []byte("content"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := CopyDir(from, to); err != nil {
-		t.Fatal(err)
-	}
-	got, err := os.ReadFile(filepath.Join(to, "plugin"))
-	if err != nil || string(got) != "content" {
-		t.Errorf("copy holds %q, %v", got, err)
-	}
-	info, err := os.Stat(filepath.Join(to, "plugin"))
-	if err != nil || info.Mode().Perm() != 0o755 {
-		t.Errorf("mode is %v, %v", info.Mode(), err)
-	}
-}
-
 func inNode(t *testing.T, holder *exec.Cmd, f func() error) {
 	t.Helper()
 	if err := space.Do(holder.Process.Pid, space.Node, f); err != nil {

@@ -88,14 +88,6 @@ func TestSteps_programWithCCode_isFirst(t *testing.T) {
 	}
 }
 
-func TestExecutableIsNamedAsGoDoes(t *testing.T) {
-	for pkg, want := range map[string]string{"go.etcd.io/etcd/server/v3": "server", "k8s.io/kubernetes/cmd/kubelet": "kubelet", "example.com/vet": "vet"} {
-		if got := (Recipe{Package: pkg}).executable(); got != want {
-			t.Errorf("%s: got %s, want %s", pkg, got, want)
-		}
-	}
-}
-
 func TestMissingListsWhatIsNotThere(t *testing.T) {
 	s := Set{Dir: t.TempDir(), recipes: []Recipe{{Output: "a"}, {Output: "cni/b"}}}
 	write(t, filepath.Join(s.Dir, "a"), "")
