@@ -95,13 +95,25 @@ func killAll(look func() ([]int, error)) error {
 	})
 }
 
-// residents lists who is in the cluster but for the holders: by the nodes' cgroups, by their mounts, and by the network
-// namespaces. The numbers of the latter are used again once a namespace is gone, so they count only while its holder lives.
+// residents lists who is in the cluster but for the holders, with the daemons.
 func (c *Cluster) residents(s *state.State, hierarchies []cgroup.Hierarchy) ([]int, error) {
-	return c.found(s, hierarchies, c.Plan.Nodes, s.Holders())
+	pids, err := c.found(s, hierarchies, c.Plan.Nodes, s.Holders())
+	return withDaemons(s, pids), err
 }
 
-// found is residents for some nodes, and for the network namespaces of some holders.
+// withDaemons adds the daemons that run.
+func withDaemons(s *state.State, pids []int) []int {
+	for _, process := range s.Daemons {
+		if process.Alive() {
+			pids = append(pids, process.PID)
+		}
+	}
+	slices.Sort(pids)
+	return slices.Compact(pids)
+}
+
+// found lists the processes of some nodes, by their cgroups and by their mounts, and those in the network namespaces of some holders. The numbers of
+// namespaces are used again once they are gone, so they count only while the holder lives.
 func (c *Cluster) found(s *state.State, hierarchies []cgroup.Hierarchy, nodes []plan.Node, holders []state.Holder) ([]int, error) {
 	var pids []int
 	for _, n := range nodes {

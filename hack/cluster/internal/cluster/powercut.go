@@ -108,13 +108,10 @@ func (c *Cluster) powered(s *state.State, hierarchies []cgroup.Hierarchy, nodes 
 		planned, holders = append(planned, n.Node), append(holders, *n.Holder)
 	}
 	pids, err := c.found(s, hierarchies, planned, holders)
-	for _, process := range s.Daemons {
-		if daemons && process.Alive() {
-			pids = append(pids, process.PID)
-		}
+	if daemons {
+		pids = withDaemons(s, pids)
 	}
-	slices.Sort(pids)
-	return slices.Compact(pids), err
+	return pids, err
 }
 
 // killAtOnce suspends all processes before it kills the first one, and returns how many there were.
