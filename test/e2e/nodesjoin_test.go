@@ -27,7 +27,10 @@ func TestNodes_nodeJoinsWithTheStartupTaint_podsWaitForItsAgent(t *testing.T) {
 	// The kubelet takes over what it finds, as that of a cloud whose node group has the taint.
 	_, err := s.api.CoreV1().Nodes().Create(t.Context(), &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: third, Labels: map[string]string{corev1.LabelHostname: third}},
-		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: keyStartupTaint, Effect: corev1.TaintEffectNoSchedule}}},
+		Spec: corev1.NodeSpec{
+			Taints:  []corev1.Taint{{Key: keyStartupTaint, Effect: corev1.TaintEffectNoSchedule}},
+			PodCIDR: "10.244.2.0/24", PodCIDRs: []string{"10.244.2.0/24", "fd00:10:244:2::/64"}, // as the kit has planned
+		},
 	}, metav1.CreateOptions{})
 	must(t, err)
 	s.create(t, placed(dialer("waits", asked(), 0, caught.port), third))

@@ -2,6 +2,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -11,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -65,12 +67,29 @@ func (c *Client) DefaultServiceAccount(ctx context.Context) error {
 	return err
 }
 
-// get takes any status but 200 for "not yet".
+// Register makes the object of a node, unless it is there, with its ranges of pods, IPv4 first. The controller manager has no order for nodes that register
+// themselves.
+func (c *Client) Register(ctx context.Context, name, pods string) error {
+	both := strings.Split(pods, ",")
+	node, err := json.Marshal(map[string]any{"metadata": map[string]any{"name": name}, "spec": map[string]any{"podCIDR": both[0], "podCIDRs": both}})
+	if err != nil {
+		return fmt.Errorf("make the node: %w", err)
+	}
+	_, err = c.ask(ctx, http.MethodPost, "/api/v1/nodes", node, http.StatusCreated, http.StatusConflict)
+	return err
+}
+
 func (c *Client) get(ctx context.Context, path string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.server+path, http.NoBody)
+	return c.ask(ctx, http.MethodGet, path, nil, http.StatusOK)
+}
+
+// ask takes any status but those wanted for "not yet".
+func (c *Client) ask(ctx context.Context, method, path string, content []byte, wanted ...int) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.server+path, bytes.NewReader(content))
 	if err != nil {
 		return nil, fmt.Errorf("ask the API server: %w", err)
 	}
+	req.Header.Set("Content-Type", "application/json")
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("ask the API server: %w", err)
@@ -80,7 +99,7 @@ func (c *Client) get(ctx context.Context, path string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask the API server for %s: %w", path, err)
 	}
-	if resp.StatusCode != http.StatusOK {
+	if !slices.Contains(wanted, resp.StatusCode) {
 		return nil, fmt.Errorf("ask the API server for %s: %s", path, resp.Status)
 	}
 	return body, nil

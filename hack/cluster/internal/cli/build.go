@@ -26,7 +26,7 @@ func (o *options) deps() *cobra.Command {
 	return &cobra.Command{
 		Use: "deps", Short: "Print the Debian packages that the cluster needs, for apt-get install", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintln(o.out, strings.Join(debian.All(), " "))
+			_, err := fmt.Fprintln(o.out, strings.Join(debian.Names(debian.Build, debian.Images, debian.Run), " "))
 			return err
 		},
 	}

@@ -98,7 +98,7 @@ func apiServerFlags(p plan.Plan, l layout.Layout) []string {
 	}
 }
 
-// controllerManagerFlags give the nodes the ranges that the plan has for them: parts of the cluster's, in the order in which nodes come.
+// controllerManagerFlags give the first node the ranges that the plan has for it: the first part of each. Others are registered with theirs.
 func controllerManagerFlags(p plan.Plan, l layout.Layout) []string {
 	file := func(name string) string { return filepath.Join(l.PKI(), name) }
 	return append(kubeconfigFlags(l, "controller-manager"),

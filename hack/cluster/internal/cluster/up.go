@@ -34,7 +34,7 @@ type Parts struct {
 //   - make both sets of namespaces and the link between them,
 //   - start the container runtime, etcd and the API server, and load the images meanwhile,
 //   - start the rest and wait until a pod can be made,
-//   - add the other nodes, one after the other: the controller manager gives out the ranges of pods in order.
+//   - add the other nodes, one after the other.
 //
 // Each step records what it leaves behind before the next one begins. Whichever fails, the end takes back what is recorded.
 type run struct {
@@ -242,6 +242,9 @@ func (r *run) bring(ctx context.Context, n Node) (err error) {
 		return err
 	}
 	if err := r.loadAll(ctx, n); err != nil {
+		return err
+	}
+	if err := r.wait(ctx, "the API server", func(ctx context.Context) error { return r.api.Register(ctx, n.Name, n.Pods.String()) }); err != nil {
 		return err
 	}
 	if err := r.launch(n.Own(kubelet), n.Own(kubeProxy)); err != nil {
