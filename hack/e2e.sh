@@ -281,4 +281,4 @@ if [[ $hooks == *" lifecycle "* ]]; then lifecycle; fi
 if [[ $hooks == *" istio "* ]]; then $kc load "$E2E_ISTIO"/*.tar; fi
 hook istio --set hooks.nri.mode=required --set proxies.enabled=true
 if [[ $hooks == *" nodes "* ]] && ! $kc node --node node2 -- true 2>/dev/null; then $kc add-node; fi
-hook nodes --set hooks.nri.mode=required --set hooks.startupTaint.enabled=true --set inspect.enabled=true --set proxies.enabled=true
+hook nodes --set hooks.nri.mode=required --set admission.requiredPlugins=true --set hooks.startupTaint.enabled=true --set inspect.enabled=true --set proxies.enabled=true
