@@ -70,7 +70,7 @@ func cells() []Cell {
 // clusterCells are rounds of the end-to-end tests.
 func clusterCells() []Cell {
 	var list []Cell
-	for _, name := range []string{"nftables", "iptables", "nri", "required", "powercut", "wait", "cni", "lifecycle", "istio"} {
+	for _, name := range []string{"nftables", "iptables", "nri", "required", "powercut", "wait", "cni", "lifecycle", "istio", "nodes"} {
 		list = append(list, round(name, Cell{Name: "e2e-" + name, Shows: "the end-to-end tests, round " + name}))
 	}
 	list = append(list, round("nri", Cell{
