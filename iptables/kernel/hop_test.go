@@ -2,15 +2,10 @@ package kernel
 
 import (
 	"errors"
-	"fmt"
-	"os"
 	"os/exec"
-	goruntime "runtime"
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
@@ -20,36 +15,6 @@ import (
 
 // hopTime is how long the backend works beside a process that changes namespaces.
 const hopTime = 3 * time.Second
-
-// hop has a thread go from one namespace to the next until the test ends, and returns the path in /proc that leads to where it is.
-func hop(t *testing.T, among ...*netns.NS) (path string) {
-	t.Helper()
-	at, stop, ended := make(chan string, 1), make(chan struct{}), make(chan error, 1)
-	go func() {
-		goruntime.LockOSThread() // for ever: the thread ends with this goroutine
-		at <- fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())
-		for i := 0; ; i++ {
-			select {
-			case <-stop:
-				ended <- nil
-				return
-			default:
-			}
-			if err := unix.Setns(among[i%len(among)].Fd(), unix.CLONE_NEWNET); err != nil {
-				ended <- err
-				return
-			}
-			<-time.After(time.Duration(i%7) * 100 * time.Microsecond)
-		}
-	}()
-	t.Cleanup(func() {
-		close(stop)
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	return <-at
-}
 
 // A path that leads to a process's namespace leads elsewhere whenever the process goes. Whatever moment it chooses, in the host's namespace and in that of
 // another pod nothing is written.
@@ -64,7 +29,7 @@ func TestBackend_processHopsBetweenNamespaces_onlyItsOwnIsWritten(t *testing.T) 
 		t.Fatal(err)
 	}
 	before := hostTables(t)
-	e, path := c.Nftables(t.Context()), hop(t, host, own, other)
+	e, path := c.Nftables(t.Context()), kerneltest.Hop(t, host, own, other)
 	place := podnet.Place{Path: path}
 	if place.Identity, err = own.Identity(); err != nil {
 		t.Fatal(err)

@@ -35,7 +35,7 @@ func swapForEver(outside string) {
 	for _, name := range swapped() {
 		side := name + ".side"
 		become := []func() error{
-			func() error { return os.WriteFile(side, []byte("small"), 0o644) }, //nolint:gosec // a hostile process
+			func() error { return os.WriteFile(side, []byte("small"), 0o644) },
 			func() error { return os.Symlink(outside+"/secret", side) },
 			func() error { return unix.Mkfifo(side, 0o644) },
 			func() error { return os.Symlink(outside+"/socket", side) },
@@ -65,7 +65,7 @@ func swapForEver(outside string) {
 
 // listenAt makes a socket that answers until another one is made.
 func listenAt(path string) error {
-	l, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", path)
+	l, err := net.Listen("unix", path)
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func listenAt(path string) error {
 func outsideOf(t *testing.T, homes Homes) (dir string, entered *atomic.Int64) {
 	t.Helper()
 	dir, entered = filepath.Join(filepath.Dir(homes.Root), "outside"), &atomic.Int64{}
-	if err := errors.Join(os.MkdirAll(dir+"/sub", 0o755), os.WriteFile(dir+"/secret", []byte(marker), 0o600), os.WriteFile(dir+"/sub/file", []byte(marker), 0o600)); err != nil { //nolint:gosec // the proxy may see where they are
+	if err := errors.Join(os.MkdirAll(dir+"/sub", 0o755), os.WriteFile(dir+"/secret", []byte(marker), 0o600), os.WriteFile(dir+"/sub/file", []byte(marker), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", dir+"/socket")

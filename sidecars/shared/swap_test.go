@@ -1,7 +1,6 @@
 package shared
 
 import (
-	"context"
 	"errors"
 	"io/fs"
 	"net"
@@ -56,7 +55,7 @@ func (s *swapper) pod(at string) error {
 }
 
 func (s *swapper) socket(at string) error {
-	l, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", at)
+	l, err := net.Listen("unix", at)
 	if err != nil {
 		return err
 	}
