@@ -59,9 +59,9 @@ func cells() []Cell {
 	}
 	for _, version := range []string{"1.7.35", "2.1.9", "2.2.5", "2.2.9", "2.3.7"} {
 		list = append(list, Cell{
-			Name: "containerd-" + version, Shows: "refusals by NRI, and a restart behind them, with containerd " + version,
+			Name: "containerd-" + version, Shows: "refusals by NRI, a restart behind them, and a plugin that registers while pods start, with containerd " + version,
 			Command: []string{"make", "test-runtimes", "VERSIONS=" + version},
-			Inputs:  Inputs{Packages: "./runtime/nri", Tests: true, Paths: "hack/cluster/ hack/go. hack/quick.sh hack/test.sh"},
+			Inputs:  Inputs{Packages: "./runtime/nri ./agent ./test/realruntimes", Tests: true, Paths: "hack/cluster/ hack/go. hack/quick.sh hack/test.sh"},
 		})
 	}
 	return append(append(list, clusterCells()...), kernelCells()...)
