@@ -91,8 +91,13 @@ test-kernels: ## Run those tests on Debian's kernels KERNELS (5.10 6.1 6.12, on 
 
 .PHONY: test-runtimes
 test-runtimes: ## Run the tests with real container runtimes, of containerd also VERSIONS (2.2.5, which has a known fault, and 1.7.35); needs root
-	@REQUIRE_KERNEL=1 hack/preflight.sh build kernel
+	@REQUIRE_KERNEL=1 hack/preflight.sh build kernel images
 	@hack/test.sh runtimes $(VERSIONS)
+
+.PHONY: test-critest
+test-critest: ## Run critest, the tests that container runtimes have to pass, against containerd and CRI-O with the agent's NRI plugin; needs root
+	@REQUIRE_KERNEL=1 hack/preflight.sh build kernel images crio
+	@hack/test.sh critest
 
 .PHONY: test-istio
 test-istio: ## Pods as real Istio injects them, before and after a migration; real Istio in a cluster is a round of `make e2e`

@@ -147,6 +147,7 @@ var rooms = []room{
 	{dir: "test/standins/apistandin", others: "k8s.io sigs.k8s.io"},
 	{dir: "test/standins/kubeletstandin", others: "k8s.io google.golang.org/grpc"},
 	{dir: "test/standins/runtimestandin", own: "internal/netns sidecars/profile", others: "k8s.io google.golang.org/grpc github.com/containerd/nri golang.org/x/sys/unix"},
+	{dir: "test/realruntimes", others: "google.golang.org/grpc k8s.io/cri-api golang.org/x/sys/unix"},
 	{dir: "test/standins/envoystandin", others: "golang.org/x/sys/unix"},
 	{dir: "test/refdocs", own: "agent agent/cli controllers internal/agentstatus internal/intent internal/podreport internal/sidecar runtime/cni/install sidecars/istio sidecars/node", others: "github.com/spf13 k8s.io/api/core/v1"},
 }

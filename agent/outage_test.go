@@ -58,13 +58,25 @@ type testAgent struct {
 
 func runAgent(t *testing.T, apiURL string, failOpen bool, change ...func(*Options)) *testAgent {
 	t.Helper()
+	r := newTestAgent(t, failOpen)
+	r.runtime = newNRIRuntime(t, filepath.Dir(r.NRI.Socket))
+	for _, c := range change {
+		c(&r.Options)
+	}
+	r.begin(t, apiURL)
+	return r
+}
+
+// newTestAgent returns an agent that does not run yet, without a runtime.
+func newTestAgent(t *testing.T, failOpen bool) *testAgent {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "agent") //nolint:usetesting // its names are too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	r := &testAgent{
-		runtime: newNRIRuntime(t, dir), health: &health{"unix", filepath.Join(dir, "health.sock")}, netns: kerneltest.New(t).Path(),
+		health: &health{"unix", filepath.Join(dir, "health.sock")}, netns: kerneltest.New(t).Path(),
 		applied: &atomic.Int64{}, elsewhere: &atomic.Int64{},
 	}
 	r.agent = &agent{
@@ -74,12 +86,6 @@ func runAgent(t *testing.T, apiURL string, failOpen bool, change ...func(*Option
 			Intent: intent.Config{Defaults: intent.StandardDefaults(), Select: intent.SelectAnnotation, ExcludedNamespaces: []string{"kube-system"}},
 		},
 		core: newCoreHolder(), ready: &readiness{}, finder: fakeRuntimeFinder{r.netns}, metrics: prometheus.NewRegistry(),
-	}
-	for _, c := range change {
-		c(&r.Options)
-	}
-	if err := r.core.open(r.Options); err != nil {
-		t.Fatal(err)
 	}
 	r.agent.backends = kernel.New(namespaces(t), fakeDriver{apply: func(path string) error {
 		own, err := os.Stat(r.netns)
@@ -93,12 +99,20 @@ func runAgent(t *testing.T, apiURL string, failOpen bool, change ...func(*Option
 		}
 		return nil
 	}})
+	return r
+}
+
+// begin runs the agent until the test ends.
+func (r *testAgent) begin(t *testing.T, apiURL string) {
+	t.Helper()
+	if err := r.core.open(r.Options); err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.run(ctx, &rest.Config{Host: apiURL}) }()
 	r.stop = sync.OnceValue(func() error { cancel(); return <-done })
 	t.Cleanup(func() { _ = r.stop() })
-	return r
 }
 
 func newNRIRuntime(t *testing.T, dir string) *adaptation.Adaptation {

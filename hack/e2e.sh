@@ -4,8 +4,8 @@
 # E2E_BACKENDS lists what programs the kernel, a round each in the same cluster: "nftables iptables" unless it says otherwise, "none" for no such round.
 # E2E_HOOKS lists the ways to leave no window, a round each behind those, and "lifecycle", the chart's upgrade, rollback and removal:
 # "nri required powercut wait cni lifecycle istio" unless it says otherwise. "istio" is beside real Istio, which is built first: see hack/istio.sh.
-# There are two on request only: "core", which every change must pass (see CONTRIBUTING.md), and "kubernetes", which goes over from the release that
-# E2E_KUBERNETES names to the kit's.
+# There are three on request only: "core", which every change must pass (see CONTRIBUTING.md), "kubernetes", which goes over from the release that
+# E2E_KUBERNETES names to the kit's, and "nodes", which comes last and adds nodes to the cluster.
 # E2E_ENVOY is an Envoy for Istio's proxies in it: a stand-in unless it says otherwise. E2E_ISTIO_STARTS is how many pods' starts are measured: 2,
 # E2E_ISTIO_RESTARTS how often istiod ends under load: 10.
 # E2E_RUNTIME is the node's container runtime: containerd unless it says crio. E2E_CONTAINERD and E2E_KUBERNETES are other releases of these, such as
@@ -45,7 +45,7 @@ known() {
   fi
 }
 for word in "${backends[@]}"; do known E2E_BACKENDS "$word" nftables iptables none; done
-for word in $hooks; do known E2E_HOOKS "$word" core nri required powercut wait cni lifecycle istio kubernetes; done
+for word in $hooks; do known E2E_HOOKS "$word" core nri required powercut wait cni lifecycle istio kubernetes nodes; done
 known E2E_RUNTIME "$runtime" containerd crio; known E2E_PODS "${E2E_PODS:-auto}" auto kubelet api
 if [[ ${E2E_BENCH:-} ]]; then known E2E_BENCH "$E2E_BENCH" small; fi
 if ((${#backends[@]} == 0)); then known E2E_BACKENDS '' nftables iptables none; fi
@@ -260,7 +260,6 @@ hook() {
 }
 asked=("$@")
 export E2E_CHAOS_SEED=${E2E_CHAOS_SEED-4} E2E_POWERCUT_SEED=${E2E_POWERCUT_SEED-193}
-before=$(configuration)
 # The proxy manager is on in one of them: what is tested there holds beside it as well.
 hook nri --set hooks.nri.mode=required --set hooks.startupTaint.enabled=true \
   --set proxies.enabled=true --set 'proxies.secrets={e2e-registry,e2e-tls,e2e-late}' --set 'proxies.tokenAudiences={e2e-mesh}' \
@@ -281,3 +280,5 @@ if [[ $hooks == *" lifecycle "* ]]; then lifecycle; fi
 # Last: Istio's CNI plugin does not leave the node as it was.
 if [[ $hooks == *" istio "* ]]; then $kc load "$E2E_ISTIO"/*.tar; fi
 hook istio --set hooks.nri.mode=required --set proxies.enabled=true
+if [[ $hooks == *" nodes "* ]] && ! $kc node --node node2 -- true 2>/dev/null; then $kc add-node; fi
+hook nodes --set hooks.nri.mode=required --set admission.requiredPlugins=true --set hooks.startupTaint.enabled=true --set inspect.enabled=true --set proxies.enabled=true

@@ -11,6 +11,7 @@
 #   hack/test.sh runtimes [VERSION...]
 #                        those with real container runtimes, as root: the cluster's, and older releases of containerd (2.2.5 1.7.35). Each
 #                        is built the first time: two minutes of CPU
+#   hack/test.sh critest critest's, of the cluster's containerd and CRI-O, with the agent's NRI plugin
 #
 # Tests whose result depends on the machine, which make namespaces or run programs, come last and are never taken from the test cache.
 set -euo pipefail
@@ -133,24 +134,22 @@ chart_tests() {
   run -count=1 ./tools/helm/admission...
 }
 
-# runtime_tests VERSION...: containerd and its children see only their own processes and mounts, and end with the test.
+# runtime_tests PATTERN VERSION...: runtimes and their children see only their own processes, mounts and network, and end with the test.
 runtime_tests() {
   local version dir status=0 log=build/test-runtimes.log
-  if (($# == 0)); then set -- 2.2.5 1.7.35; fi
-  CONTAINERDS=$(hack/cluster/kc build containerd containerd-shim-runc-v2 ctr runc)
+  if (($# == 1)); then set -- "$1" 2.2.5 1.7.35; fi
+  CONTAINERDS=$(hack/cluster/kc build containerd containerd-shim-runc-v2 ctr runc cni/{bridge,host-local,loopback,portmap})
   PATH=$CONTAINERDS:$PATH
-  for version in "$@"; do
+  for version in ${*:2}; do
     dir=$(hack/cluster/kc build --containerd "$version" containerd)
     CONTAINERDS+=:$dir
   done
   mkdir -p build
-  go -C hack build -o "$PWD/build/pause" ./cluster/cmd/pause
-  PAUSE_IMAGE=$PWD/build/pause.tar CGROUP=containerd-test-$$
-  hack/cluster/kc image --binary build/pause --tag localhost/pause:1 --output "$PAUSE_IMAGE"
-  export PATH CONTAINERDS PAUSE_IMAGE CGROUP
+  IMAGES=$(dirname "$(hack/cluster/kc images | head -1)") CGROUP=containerd-test-$$
+  export PATH CONTAINERDS IMAGES CGROUP
   say "the tests with real container runtimes"
-  go test "${flags[@]}" -v -count=1 -run '^TestContainerd' -exec 'unshare --pid --fork --kill-child --mount-proc --propagation private' \
-    ./runtime/nri 2>&1 | tee "$log" | report || status=1
+  go test "${flags[@]}" -v -count=1 -timeout 1h -run "$1" -exec 'unshare --net --pid --fork --kill-child --mount-proc --propagation private' \
+    ./runtime/nri ./agent 2>&1 | tee "$log" | report || status=1
   # A pattern that matches no test would pass.
   for dir in ${CONTAINERDS//:/ }; do
     version=$("$dir/containerd" --version | awk '{ print $3 }')
@@ -186,8 +185,9 @@ case ${1:-} in
       both "$module" "./$(realpath --relative-to "$module" "$directory")${pattern#"$directory"}"
     done ;;
   chart) chart_tests ;;
-  runtimes) shift && runtime_tests "$@" ;;
+  runtimes) runtime_tests '^TestContainerd' "${@:2}" ;;
+  critest) CRIO=$(hack/cluster/kc build --runtime crio) && export CRIO && runtime_tests '^TestCritest' '' ;;
   *)
-    echo "usage: hack/test.sh go|kit|chart|packages ./DIRECTORY/...|runtimes [VERSION...]" >&2
+    echo "usage: hack/test.sh go|kit|chart|packages ./DIRECTORY/...|runtimes [VERSION...]|critest" >&2
     exit 2 ;;
 esac

@@ -59,9 +59,9 @@ func cells() []Cell {
 	}
 	for _, version := range []string{"1.7.35", "2.1.9", "2.2.5", "2.2.9", "2.3.7"} {
 		list = append(list, Cell{
-			Name: "containerd-" + version, Shows: "refusals by NRI, and a restart behind them, with containerd " + version,
+			Name: "containerd-" + version, Shows: "refusals by NRI, a restart behind them, and a plugin that registers while pods start, with containerd " + version,
 			Command: []string{"make", "test-runtimes", "VERSIONS=" + version},
-			Inputs:  Inputs{Packages: "./runtime/nri", Tests: true, Paths: "hack/cluster/ hack/go. hack/quick.sh hack/test.sh"},
+			Inputs:  Inputs{Packages: "./runtime/nri ./agent ./test/realruntimes", Tests: true, Paths: "hack/cluster/ hack/go. hack/quick.sh hack/test.sh"},
 		})
 	}
 	return append(append(list, clusterCells()...), kernelCells()...)
@@ -70,7 +70,7 @@ func cells() []Cell {
 // clusterCells are rounds of the end-to-end tests.
 func clusterCells() []Cell {
 	var list []Cell
-	for _, name := range []string{"nftables", "iptables", "nri", "required", "powercut", "wait", "cni", "lifecycle", "istio"} {
+	for _, name := range []string{"nftables", "iptables", "nri", "required", "powercut", "wait", "cni", "lifecycle", "istio", "nodes"} {
 		list = append(list, round(name, Cell{Name: "e2e-" + name, Shows: "the end-to-end tests, round " + name}))
 	}
 	list = append(list, round("nri", Cell{

@@ -152,15 +152,12 @@ func sizeOf(b []byte) (size int, ok bool) {
 	return int(n), n >= unix.SizeofNlMsghdr && n <= uint64(len(b))
 }
 
-// read reads one datagram. The kernel answers most requests while they are sent, so it is waited for only if nothing is there.
+// read reads one datagram. The kernel answers most requests while they are sent, so an answer is read even if sending took all the time, and it is
+// waited for only if nothing is there.
 func (c *Conn) read(end time.Time) (int, error) {
-	left := time.Until(end)
-	if left <= 0 {
-		return 0, os.ErrDeadlineExceeded
-	}
 	n, err := ignoringEINTR(func() (int, error) { return unix.Read(c.fd, c.buf) })
 	if errors.Is(err, unix.EAGAIN) {
-		if err := c.wait(left); err != nil {
+		if err := c.wait(time.Until(end)); err != nil {
 			return 0, err
 		}
 		n, err = ignoringEINTR(func() (int, error) { return unix.Read(c.fd, c.buf) })
@@ -173,6 +170,9 @@ func (c *Conn) read(end time.Time) (int, error) {
 
 // wait waits until the socket has something to read.
 func (c *Conn) wait(left time.Duration) error {
+	if left <= 0 {
+		return os.ErrDeadlineExceeded
+	}
 	limit := int(left/time.Millisecond) + 1
 	n, err := ignoringEINTR(func() (int, error) {
 		return unix.Poll([]unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}, limit)

@@ -149,7 +149,7 @@ func Ask(end time.Time, protocol int, requests ...Request) ([]Answer, error) {
 	return c.Ask(end, requests...)
 }
 
-// Ask sends requests at once and returns the answer to each, in order. It waits until end at most. The kernel must
+// Ask sends requests at once and returns the answer to each, in order. It waits until end at most, and takes what the kernel has answered by then. The kernel must
 // answer each request that is not Silent once: it asks for one object, or has NLM_F_ACK. An error for a Silent one is returned as Ask's
 // error.
 func (c *Conn) Ask(end time.Time, requests ...Request) ([]Answer, error) {
@@ -239,6 +239,9 @@ func (c *Conn) Dump(end time.Time, r Request, f func(body []byte) (more bool)) e
 	for datagrams := 0; ; datagrams++ {
 		if datagrams == shortDump {
 			c.Grow()
+		}
+		if time.Until(end) <= 0 {
+			return fmt.Errorf("read the kernel's objects over netlink: %w", os.ErrDeadlineExceeded)
 		}
 		messages, err := c.receive(end)
 		if err != nil {

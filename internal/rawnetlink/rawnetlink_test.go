@@ -108,6 +108,16 @@ func TestNobodyWaitsBeyondTheEnd(t *testing.T) {
 	})
 }
 
+// A node that is busy may leave a thread no time while it sends: what the kernel has answered meanwhile, and done, is taken all the same.
+func TestWhatIsAnsweredIsTakenEvenLate(t *testing.T) {
+	inside(t, func() {
+		answers, err := rawnetlink.Ask(time.Now().Add(-time.Second), unix.NETLINK_ROUTE, link(1), link(1))
+		if err != nil || len(answers) != 2 || answers[1].Err != nil {
+			t.Errorf("answers %v, error %v", answers, err)
+		}
+	})
+}
+
 func TestADumpEndsWithTheLastOrWhenTheCallerHasEnough(t *testing.T) {
 	rules := rawnetlink.Request{Kind: unix.RTM_GETRULE, Header: append([]byte{unix.AF_INET}, make([]byte, 11)...)}
 	inside(t, func() {

@@ -113,6 +113,8 @@ func TestRole(t *testing.T) {
 			fmt.Fprintln(os.Stdout, proxySays(lines.Text()))
 		case "application":
 			fmt.Fprintln(os.Stdout, applicationFinds(lines.Text(), argument))
+		case "swapper":
+			fmt.Fprintln(os.Stdout, startSwapping(lines.Text(), argument))
 		}
 	}
 	os.Exit(0) //nolint:revive // the test's own output is not for the parent

@@ -52,7 +52,8 @@ func TestSamples_egress_wrongListIsRefused(t *testing.T) {
 	}
 }
 
-// HAProxy reads the files, also empty and with as many names as an annotation has at most.
+// HAProxy reads the files, also empty and with as many names as an annotation has at most. It warns of resolvers that no route leads to, as those of the
+// machine's resolv.conf may be.
 func TestSamples_egress_haproxyTakesIt(t *testing.T) {
 	haproxy := kerneltest.ProgramPath(t, "haproxy")
 	many := make([]string, 10000)
@@ -65,7 +66,7 @@ func TestSamples_egress_haproxyTakesIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		dir := t.TempDir()
-		files["haproxy.cfg"] = strings.NewReplacer(PathFiles, dir, PathRun, dir).Replace(files["haproxy.cfg"])
+		files["haproxy.cfg"] = strings.NewReplacer(PathFiles, dir, PathRun, dir, "parse-resolv-conf", "nameserver here 127.0.0.1:53").Replace(files["haproxy.cfg"])
 		writeFiles(t, dir, files)
 		out, err := exec.CommandContext(t.Context(), haproxy, "-c", "-f", filepath.Join(dir, "haproxy.cfg")).CombinedOutput()
 		if err != nil || strings.Contains(string(out), "WARNING") {

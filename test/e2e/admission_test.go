@@ -49,7 +49,7 @@ func isPrepared(pod *corev1.Pod) error {
 	switch {
 	case len(pod.Spec.ReadinessGates) == 0:
 		return errors.New("it adds no readiness gate")
-	case required != slices.Contains([]string{"required", "powercut"}, hook()):
+	case required != slices.Contains([]string{"required", "powercut", "nodes"}, hook()):
 		return errors.New("it does not say as it should whether the plugin is required")
 	case waits != (hook() == "wait"):
 		return errors.New("it does not add the container that waits as it should")

@@ -20,7 +20,7 @@ const agentName = "istio-pod-network-controller"
 
 const metricPrefix = "istio_pod_network_controller_"
 
-// agent gives the one pod of the DaemonSet, once it is ready.
+// agent gives the one pod of the DaemonSet on the node, once it is ready.
 func (c *cluster) agent(t testing.TB) *corev1.Pod {
 	t.Helper()
 	var agent *corev1.Pod
@@ -33,17 +33,20 @@ func (c *cluster) agent(t testing.TB) *corev1.Pod {
 
 func (c *cluster) findAgent(ctx context.Context) (*corev1.Pod, error) {
 	list, err := c.api.CoreV1().Pods(agentName).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + agentName})
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case len(list.Items) != 1:
-		return nil, fmt.Errorf("there are %d pods of it", len(list.Items))
-	case list.Items[0].DeletionTimestamp != nil:
+	}
+	// A pod without a node may come to any.
+	agents := slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return p.Spec.NodeName != "" && p.Spec.NodeName != c.node.NodeName })
+	switch {
+	case len(agents) != 1:
+		return nil, fmt.Errorf("there are %d pods of it", len(agents))
+	case agents[0].DeletionTimestamp != nil:
 		return nil, errors.New("it is being deleted")
-	case !isReady(&list.Items[0]):
+	case !isReady(&agents[0]):
 		return nil, errors.New("it is not ready")
 	}
-	return &list.Items[0], nil
+	return &agents[0], nil
 }
 
 // view is what `rules show -o json` prints.

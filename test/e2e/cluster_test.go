@@ -21,7 +21,8 @@ import (
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// cluster is the one-node cluster as seen from its control plane's network namespace, where this program runs.
+// cluster is the cluster as seen from its control plane's network namespace, where this program runs. node and runtime are the first node's, or
+// what onNode has put there.
 type cluster struct {
 	rest    *rest.Config
 	api     kubernetes.Interface

@@ -44,7 +44,7 @@ func newDockerSpace(t *testing.T) *dockerSpace {
 	return d
 }
 
-// startAgent runs the agent's program on the node, in nobody's container.
+// startAgent runs the agent's program on the node, in nobody's container. The kubelet that serves its pods there is another node's.
 func (d *dockerSpace) startAgent(t *testing.T) {
 	t.Helper()
 	config, err := os.ReadFile(os.Getenv("KUBECONFIG"))
@@ -53,7 +53,7 @@ func (d *dockerSpace) startAgent(t *testing.T) {
 	must(t, os.WriteFile(file, config, 0o600))
 	cmd := exec.Command("kc", "node", "--", "/usr/bin/env", "KUBECONFIG="+file, agentProgram(t), "run", "--node-name="+dockerNode,
 		"--runtime=docker", "--runtime-endpoint=unix://"+engineSocket, "--backend="+backend(), "--select=either",
-		"--nri=off", "--cni=off", "--log-level=debug", "--verify-interval=2s", "--health-addr=0", "--metrics-addr="+dockerMetrics)
+		"--pods-from=api", "--nri=off", "--cni=off", "--log-level=debug", "--verify-interval=2s", "--health-addr=0", "--metrics-addr="+dockerMetrics)
 	var log lockedBuffer
 	cmd.Stdout, cmd.Stderr = &log, &log
 	must(t, cmd.Start())

@@ -68,7 +68,7 @@ func TestLifecycleUpgradeRollbackRemoval(t *testing.T) {
 
 	pod := s.startMesh(t, newPod("loaded", nil, toolsContainer(), proxyContainer("istio-proxy")))
 	f := families()[0]
-	text, counted := s.listRules(t, pod), counts(t, pod)[outbound]
+	text, counted := s.settledRules(t, pod), counts(t, pod)[outbound]
 	in, out := loadInbound(t, at(pod, f, appPort), f.passthrough), s.loadOutbound(t, pod, f.at(1, worldPort))
 	r.do(t, "upgrade", r.now, "--reset-then-reuse-values")
 	s.wantAgent(t, "now")

@@ -69,12 +69,13 @@ func processField(t *testing.T, pid int, name string) string {
 	return ""
 }
 
-// wantReadOnly wants the agent's root, and all that it sees of the node, mounted read-only into its process.
+// wantReadOnly wants the agent's root, and all that it sees of the node, mounted read-only into its process, but for the one directory in which it
+// keeps what it needs to start while the API server is away.
 func wantReadOnly(t *testing.T, agent *corev1.Pod, pid int) {
 	t.Helper()
 	paths := map[string]bool{"/": true}
 	for _, m := range agent.Spec.Containers[0].VolumeMounts {
-		own := slices.ContainsFunc(agent.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name && v.EmptyDir != nil })
+		own := slices.ContainsFunc(agent.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name && (v.EmptyDir != nil || v.Name == "kept") })
 		// As the process sees it: /var/run may be a link in an image, and is a directory in this one.
 		paths[m.MountPath] = !own
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os/exec"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,7 +23,8 @@ func TestAgentRestartTouchesNothing(t *testing.T) {
 	pod := s.startMesh(t, tools)
 	f := families()[0]
 	established := dialEcho(t, at(pod, f, appTCPPort))
-	text, before := s.listRules(t, pod), s.rulesOf(t, pod)
+	text := s.settledRules(t, pod)
+	before := s.rulesOf(t, pod)
 	counted := counts(t, pod)[outbound]
 
 	in := loadInbound(t, at(pod, f, appPort), f.passthrough)
@@ -46,7 +48,7 @@ func TestAgentRestartTouchesNothing(t *testing.T) {
 	t.Logf("%d inbound and %d outbound connections went on while the agent restarted", in.asked, sent.OK)
 
 	if after := s.listRules(t, pod); after != text {
-		t.Errorf("the rules, or their handles, have changed\nfrom:\n%s\nto:\n%s", text, after)
+		t.Fatalf("the rules, or their handles, have changed\nfrom:\n%s\nto:\n%s", text, after)
 	}
 	wantCountersGrown(t, before, s.rulesOf(t, pod))
 	if after := readDetails(t, s.await(t, pod.Name, hasStatus(statusInitialized))); after != readDetails(t, pod) {
@@ -95,6 +97,18 @@ func (s *space) listRules(t *testing.T, pod *corev1.Pod) string {
 		"nft", "-a", "-s", "list", "ruleset").Output()
 	must(t, err)
 	return string(out)
+}
+
+// settledRules are listRules once nothing waits for the proxy any more: the agent takes away the rules for that when it has seen the proxy listen.
+func (s *space) settledRules(t *testing.T, pod *corev1.Pod) (text string) {
+	t.Helper()
+	eventually(t, "rules without any that wait for the proxy", func(context.Context) error {
+		if text = s.listRules(t, pod); strings.Contains(text, "waits for the proxy") {
+			return errors.New("connections wait for the proxy still")
+		}
+		return nil
+	})
+	return text
 }
 
 // wantCountersGrown wants every rule to have counted on.

@@ -11,6 +11,8 @@ import (
 	"net/netip"
 	"strings"
 	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
 )
 
 // resolver gives a name's addresses, and whether the name exists. Names end without a dot.
@@ -125,56 +127,30 @@ func (r resolver) answerStream(c net.Conn) bool {
 	return err == nil
 }
 
-// Of RFC 1035 and RFC 3596.
-const (
-	headerSize  = 12
-	typeA       = 1
-	typeAAAA    = 28
-	answeredTTL = 1
-	// answered are the flags of an answer without an error, recursion available; the bit of recursion desired is the query's.
-	answered         = 0x8080
-	recursionDesired = 0x0100
-	noSuchName       = 3
-	// toQuestion is a name by reference: the one at the question's place.
-	toQuestion = 0xc000 | headerSize
-)
-
 // answer returns the answer to a query, or nil if it is not a query with one question.
 func (r resolver) answer(query []byte) []byte {
-	if len(query) < headerSize || binary.BigEndian.Uint16(query[4:]) != 1 || query[2]&0x80 != 0 {
+	var m dnsmessage.Message
+	if m.Unpack(query) != nil || m.Response || len(m.Questions) != 1 {
 		return nil
 	}
-	var labels []string
-	end := headerSize
-	for end < len(query) && query[end] != 0 {
-		next := end + 1 + int(query[end])
-		if next > len(query) {
-			return nil
-		}
-		labels, end = append(labels, string(query[end+1:next])), next
-	}
-	end += 1 + 4 // the root, type and class
-	if end > len(query) {
-		return nil
-	}
-	out := append([]byte{}, query[:end]...)
-	binary.BigEndian.PutUint16(out[2:], answered|binary.BigEndian.Uint16(query[2:])&recursionDesired)
-	copy(out[6:headerSize], make([]byte, 6)) // no answer yet, and what else the query has is not repeated
-	addresses, exists := r(strings.ToLower(strings.Join(labels, ".")))
+	question := m.Questions[0]
+	addresses, exists := r(strings.TrimSuffix(strings.ToLower(question.Name.String()), "."))
+	// What else the query has is not repeated.
+	out := dnsmessage.Message{Questions: m.Questions, Header: dnsmessage.Header{
+		ID: m.ID, Response: true, RecursionDesired: m.RecursionDesired, RecursionAvailable: true,
+	}}
 	if !exists {
-		out[3] |= noSuchName
+		out.RCode = dnsmessage.RCodeNameError
 	}
-	kind := binary.BigEndian.Uint16(query[end-4:])
 	for _, address := range addresses {
-		if kind != typeA && kind != typeAAAA || address.Is4() != (kind == typeA) {
-			continue // such a name has no such record
-		}
-		out[7]++
-		out = binary.BigEndian.AppendUint16(out, toQuestion)
-		out = append(out, query[end-4:end]...)
-		out = binary.BigEndian.AppendUint32(out, answeredTTL)
-		out = binary.BigEndian.AppendUint16(out, uint16(address.BitLen()/8))
-		out = append(out, address.AsSlice()...)
+		header := dnsmessage.ResourceHeader{Name: question.Name, Class: question.Class, TTL: 1}
+		switch {
+		case question.Type == dnsmessage.TypeA && address.Is4():
+			out.Answers = append(out.Answers, dnsmessage.Resource{Header: header, Body: &dnsmessage.AResource{A: address.As4()}})
+		case question.Type == dnsmessage.TypeAAAA && address.Is6():
+			out.Answers = append(out.Answers, dnsmessage.Resource{Header: header, Body: &dnsmessage.AAAAResource{AAAA: address.As16()}})
+		} // other names have no such record
 	}
-	return out
+	packed, _ := out.Pack() // nil if the name is too long
+	return packed
 }

@@ -2,6 +2,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -11,6 +12,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"istio-pod-network-controller/hack/cluster/internal/pki"
@@ -48,13 +51,14 @@ func (c *Client) Ready(ctx context.Context) error {
 	return err
 }
 
-// NodeReady is nil once the node has said after a time that it is ready, and is open for pods: its "not ready" taint is gone.
-func (c *Client) NodeReady(ctx context.Context, name string, after time.Time) error {
+// NodeReady is nil once the node has said after a time that it is ready, has these ranges of pods, and is open for them: its "not ready" taint
+// is gone.
+func (c *Client) NodeReady(ctx context.Context, name, pods string, after time.Time) error {
 	body, err := c.get(ctx, "/api/v1/nodes/"+name)
 	if err != nil {
 		return err
 	}
-	return nodeReady(body, after)
+	return nodeReady(body, pods, after)
 }
 
 // DefaultServiceAccount is nil once pods can be made in the default namespace.
@@ -63,12 +67,29 @@ func (c *Client) DefaultServiceAccount(ctx context.Context) error {
 	return err
 }
 
-// get takes any status but 200 for "not yet".
+// Register makes the object of a node, unless it is there, with its ranges of pods, IPv4 first. The controller manager has no order for nodes that register
+// themselves.
+func (c *Client) Register(ctx context.Context, name, pods string) error {
+	both := strings.Split(pods, ",")
+	node, err := json.Marshal(map[string]any{"metadata": map[string]any{"name": name}, "spec": map[string]any{"podCIDR": both[0], "podCIDRs": both}})
+	if err != nil {
+		return fmt.Errorf("make the node: %w", err)
+	}
+	_, err = c.ask(ctx, http.MethodPost, "/api/v1/nodes", node, http.StatusCreated, http.StatusConflict)
+	return err
+}
+
 func (c *Client) get(ctx context.Context, path string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.server+path, http.NoBody)
+	return c.ask(ctx, http.MethodGet, path, nil, http.StatusOK)
+}
+
+// ask takes any status but those wanted for "not yet".
+func (c *Client) ask(ctx context.Context, method, path string, content []byte, wanted ...int) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.server+path, bytes.NewReader(content))
 	if err != nil {
 		return nil, fmt.Errorf("ask the API server: %w", err)
 	}
+	req.Header.Set("Content-Type", "application/json")
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("ask the API server: %w", err)
@@ -78,7 +99,7 @@ func (c *Client) get(ctx context.Context, path string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask the API server for %s: %w", path, err)
 	}
-	if resp.StatusCode != http.StatusOK {
+	if !slices.Contains(wanted, resp.StatusCode) {
 		return nil, fmt.Errorf("ask the API server for %s: %s", path, resp.Status)
 	}
 	return body, nil
@@ -86,10 +107,11 @@ func (c *Client) get(ctx context.Context, path string) ([]byte, error) {
 
 // nodeReady wants the taint to be gone too: until then the scheduler leaves pods pending. What a node said before its power was cut is no
 // answer; the API server's times have no fractions of a second.
-func nodeReady(body []byte, after time.Time) error {
+func nodeReady(body []byte, pods string, after time.Time) error {
 	var node struct {
 		Spec struct {
-			Taints []struct{ Key string }
+			PodCIDRs []string
+			Taints   []struct{ Key string }
 		}
 		Status struct {
 			Conditions []struct {
@@ -100,6 +122,9 @@ func nodeReady(body []byte, after time.Time) error {
 	}
 	if err := json.Unmarshal(body, &node); err != nil {
 		return fmt.Errorf("read the node: %w", err)
+	}
+	if got := strings.Join(node.Spec.PodCIDRs, ","); got != pods {
+		return fmt.Errorf("the node has the ranges of pods %q, not %s", got, pods)
 	}
 	if taints := node.Spec.Taints; len(taints) > 0 {
 		return fmt.Errorf("the node has the taint %s", taints[0].Key)

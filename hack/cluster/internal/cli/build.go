@@ -26,7 +26,7 @@ func (o *options) deps() *cobra.Command {
 	return &cobra.Command{
 		Use: "deps", Short: "Print the Debian packages that the cluster needs, for apt-get install", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintln(o.out, strings.Join(debian.All(), " "))
+			_, err := fmt.Fprintln(o.out, strings.Join(debian.Names(debian.Build, debian.Images, debian.Run), " "))
 			return err
 		},
 	}
@@ -254,13 +254,9 @@ func (o *options) forBuilding() (layout.Layout, func(), error) {
 	if err != nil {
 		return layout.Layout{}, nil, err
 	}
-	found, err := l.WithSource()
-	if err != nil {
-		return layout.Layout{}, nil, err
-	}
-	unlock, err := state.Lock(filepath.Join(found.Cache, "build.lock"))
+	unlock, err := state.Lock(filepath.Join(l.Cache, "build.lock"))
 	if err != nil {
 		return layout.Layout{}, nil, errors.Join(errors.New("building"), err)
 	}
-	return found, unlock, nil
+	return l, unlock, nil
 }

@@ -12,6 +12,7 @@ func TestReleases_whatIsNoRelease_isRefused(t *testing.T) {
 		"up --runtime docker":                     `--runtime "docker": want containerd or crio`,
 		"up --runtime crio --containerd 1.7.35":   "--runtime crio and --containerd: choose one",
 		"up --containerd v1.7.35":                 `--containerd "v1.7.35": want a release such as 1.35.4`,
+		"up --nodes 4":                            "--nodes 4: want 1 to 3",
 		"build --kubernetes 1.35":                 `--kubernetes "1.35": want a release such as 1.35.4`,
 		"upgrade --kubernetes latest":             `--kubernetes "latest": want a release such as 1.35.4`,
 		"upgrade --kubernetes 1.37.2 1.36.3":      `unknown command "1.36.3"`,

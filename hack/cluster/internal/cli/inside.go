@@ -3,10 +3,9 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -20,7 +19,7 @@ import (
 // load stops at the first archive that fails; loading one again replaces the tag.
 func (o *options) load() *cobra.Command {
 	return &cobra.Command{
-		Use: "load IMAGE.tar...", Short: "Load image archives into the node", Args: cobra.MinimumNArgs(1),
+		Use: "load IMAGE.tar...", Short: "Load image archives into every node", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, s, err := o.running(cmd.ErrOrStderr())
 			if err != nil {
@@ -42,16 +41,11 @@ func (o *options) pods() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pods", Short: "List the pod sandboxes that run, with their network namespaces as paths of this machine", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, s, err := o.running(cmd.ErrOrStderr())
+			c, s, err := o.running(cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
-			runtime, err := cluster.Runtime(s)
-			if err != nil {
-				return err
-			}
-			defer runtime.Close()
-			sandboxes, err := runtime.Sandboxes(cmd.Context(), cluster.NodeRoot(s))
+			sandboxes, err := c.Sandboxes(cmd.Context(), s)
 			if err != nil {
 				return err
 			}
@@ -59,9 +53,9 @@ func (o *options) pods() *cobra.Command {
 				return o.json(sandboxes)
 			}
 			w := tabwriter.NewWriter(o.out, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "POD\tSANDBOX\tPID\tIPS\tNETNS")
+			fmt.Fprintln(w, "NODE\tPOD\tSANDBOX\tPID\tIPS\tNETNS")
 			for _, p := range sandboxes {
-				fmt.Fprintf(w, "%s/%s\t%.13s\t%d\t%s\t%s\n", p.Namespace, p.Name, p.ID, p.PID, strings.Join(p.IPs, ","), p.NetNS)
+				fmt.Fprintf(w, "%s\t%s/%s\t%.13s\t%d\t%s\t%s\n", p.Node, p.Namespace, p.Name, p.ID, p.PID, strings.Join(p.IPs, ","), p.NetNS)
 			}
 			return w.Flush()
 		},
@@ -79,7 +73,7 @@ func (o *options) kubectl() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return run(s, space.ControlPlane, clientEnviron(c, s), append([]string{filepath.Join(s.Programs, "kubectl")}, args...))
+			return run(s.ControlPlane, space.ControlPlane, o.clientEnviron(c, s), append([]string{"kubectl"}, args...))
 		},
 	}
 }
@@ -94,86 +88,68 @@ func (o *options) exec() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return run(s, space.ControlPlane, clientEnviron(c, s), args)
+			return run(s.ControlPlane, space.ControlPlane, o.clientEnviron(c, s), args)
 		},
 	}
 }
 
 // node passes nothing of the caller's environment but the terminal: the node counts as another machine.
 func (o *options) node() *cobra.Command {
-	return &cobra.Command{
-		Use: "node -- CMD ARGS...", Short: "Run a program on the node: its files, its network, its host name", Args: cobra.MinimumNArgs(1),
+	var name string
+	cmd := &cobra.Command{
+		Use: "node -- CMD ARGS...", Short: "Run a program on a node: its files, its network, its host name", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, s, err := o.running(cmd.ErrOrStderr())
+			c, s, err := o.running(cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
-			return run(s, space.Node, append(cluster.Environ(s), "CONTAINERD_NAMESPACE=k8s.io", "TERM="+os.Getenv("TERM")), args)
+			n, err := c.Node(s, name)
+			if err != nil {
+				return err
+			}
+			environ := append(cluster.Environ(s), "CONTAINERD_NAMESPACE=k8s.io", "TERM="+os.Getenv("TERM"))
+			os.Clearenv()
+			return run(*n.Holder, space.Node, environ, args)
 		},
 	}
+	cmd.Flags().StringVar(&name, "node", "", "the node's name (default: the first one)")
+	return cmd
 }
 
-// run replaces this program, so that signals, terminals and exit codes are the other one's.
-func run(s *state.State, where space.Kinds, environ, argv []string) error {
-	holder := s.ControlPlane
-	if where == space.Node {
-		holder = s.Node
-	}
+// run replaces this program, so that signals, terminals and exit codes are the other one's. environ comes on top of the own environment. A program
+// that is named by a path need not be there outside of the namespaces.
+func run(holder state.Holder, where space.Kinds, environ, argv []string) error {
 	if !holder.Alive() {
 		return errors.New("the process that holds the namespaces has ended: `kc down`, then `kc up`")
 	}
-	program, err := lookPath(argv[0], environ)
-	if err != nil {
-		return err
+	for _, pair := range environ {
+		name, value, _ := strings.Cut(pair, "=")
+		if err := os.Setenv(name, value); err != nil {
+			return fmt.Errorf("set %s: %w", name, err)
+		}
 	}
-	return space.Exec(holder.PID, where, program, argv, environ)
+	program, err := exec.LookPath(argv[0])
+	if strings.Contains(argv[0], "/") {
+		program, err = filepath.Abs(argv[0])
+	}
+	if err != nil {
+		return fmt.Errorf("the cluster's PATH: %w", err)
+	}
+	return space.Exec(holder.PID, where, program, argv, os.Environ())
 }
 
-// clientEnviron is the caller's environment with what a client of the cluster needs before it.
-func clientEnviron(c *cluster.Cluster, s *state.State) []string {
+// clientEnviron is what a client of the cluster needs.
+func (o *options) clientEnviron(c *cluster.Cluster, s *state.State) []string {
 	path := []string{s.Programs, s.Tools, os.Getenv("PATH")}
 	if self, err := os.Executable(); err == nil {
 		path = append([]string{filepath.Dir(self)}, path...)
 	}
-	return override(os.Environ(), map[string]string{
-		"KUBECONFIG": c.Layout.Kubeconfig("admin"),
-		"KC_NAME":    c.Layout.Name,
-		"PATH":       strings.Join(path, ":"),
+	return []string{
+		"KUBECONFIG=" + c.Layout.Kubeconfig("admin"),
+		"KC_NAME=" + c.Layout.Name, "KC_SOURCE=" + o.source,
+		"PATH=" + strings.Join(path, ":"),
 		// The user's own kubectl settings are for other clusters, and nothing is to be left in the home directory.
-		"KUBECACHEDIR": filepath.Join(c.Layout.Run, "kubectl-cache"),
-		"KUBERC":       "off",
-	})
-}
-
-// override sets variables in an environment. The old values must go: programs differ in which of two they take.
-func override(environ []string, values map[string]string) []string {
-	kept := slices.DeleteFunc(slices.Clone(environ), func(pair string) bool {
-		name, _, _ := strings.Cut(pair, "=")
-		_, ok := values[name]
-		return ok
-	})
-	for _, name := range slices.Sorted(maps.Keys(values)) {
-		kept = append(kept, name+"="+values[name])
+		"KUBECACHEDIR=" + filepath.Join(c.Layout.Run, "kubectl-cache"),
+		"KUBERC=off",
 	}
-	return kept
-}
-
-// lookPath finds a program by the PATH that it will run with, not by this program's.
-func lookPath(name string, environ []string) (string, error) {
-	if strings.Contains(name, "/") {
-		return filepath.Abs(name)
-	}
-	for _, pair := range environ {
-		path, ok := strings.CutPrefix(pair, "PATH=")
-		if !ok {
-			continue
-		}
-		for _, dir := range filepath.SplitList(path) {
-			file := filepath.Join(dir, name)
-			if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
-				return file, nil
-			}
-		}
-	}
-	return "", fmt.Errorf("no program %q in the PATH of the cluster", name)
 }

@@ -19,6 +19,7 @@ var errNotReady = errors.New("the cluster is not whole: `kc start NAME` starts w
 // up is all that a newcomer needs: it builds what is missing and says so.
 func (o *options) up() *cobra.Command {
 	var choice releases
+	var nodes int
 	cmd := &cobra.Command{
 		Use: "up", Short: "Start the cluster, after building what is missing; returns when pods can be made", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -27,6 +28,9 @@ func (o *options) up() *cobra.Command {
 				return err
 			}
 			// Before the long build, not after it.
+			if most := len(c.Plan.Nodes); nodes < 1 || nodes > most {
+				return fmt.Errorf("--nodes %d: want 1 to %d", nodes, most)
+			}
 			packages := []debian.Step{debian.Images, debian.Run}
 			if choice.runtime == config.CRIO {
 				packages = append(packages, debian.CRIO)
@@ -46,13 +50,14 @@ func (o *options) up() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			parts := cluster.Parts{Programs: programs, Tools: store.Bin(), Images: archives, Runtime: choice.runtime}
+			parts := cluster.Parts{Programs: programs, Tools: store.Bin(), Images: archives, Nodes: nodes, Runtime: choice.runtime}
 			if parts.RuntimePrograms, err = o.buildRuntime(cmd.Context(), cmd.ErrOrStderr(), choice); err != nil {
 				return err
 			}
 			return c.Up(cmd.Context(), parts)
 		},
 	}
+	cmd.Flags().IntVar(&nodes, "nodes", 1, "how many nodes: 1 to 3")
 	choice.flags(cmd)
 	return cmd
 }
@@ -162,44 +167,74 @@ func (o *options) kill() *cobra.Command {
 
 // powercut is for tests of what a node holds on its disk.
 func (o *options) powercut() *cobra.Command {
-	return &cobra.Command{
-		Use: "powercut", Short: "Kill the node and the control plane at once and empty what a power cut empties; what is on disks stays", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, _, err := o.running(cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			return c.PowerCut()
-		},
-	}
+	return o.onNodes("powercut", "Kill the nodes and the control plane, or one node, at once and empty what a power cut empties; what is on disks stays",
+		func(_ *cobra.Command, c *cluster.Cluster, only string) error { return c.PowerCut(only) })
 }
 
-// boot returns when the node has said that it is ready. Pods come later.
+// boot returns when each node has said that it is ready. Pods come later.
 func (o *options) boot() *cobra.Command {
-	return &cobra.Command{
-		Use: "boot", Short: "Start all daemons again after powercut", Args: cobra.NoArgs,
+	return o.onNodes("boot", "Start all daemons, or those of one node, again after powercut",
+		func(cmd *cobra.Command, c *cluster.Cluster, only string) error { return c.Boot(cmd.Context(), only) })
+}
+
+// onNodes is the common form of both: everything, or one node.
+func (o *options) onNodes(verb, short string, do func(*cobra.Command, *cluster.Cluster, string) error) *cobra.Command {
+	var only string
+	cmd := &cobra.Command{
+		Use: verb, Short: short, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, _, err := o.running(cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
-			return c.Boot(cmd.Context())
+			return do(cmd, c, only)
+		},
+	}
+	cmd.Flags().StringVar(&only, "node", "", "one node only, by its name; the control plane and the other nodes go on")
+	return cmd
+}
+
+// addNode gives the new node the kit's images, and those that are named: what was loaded since the start is not remembered.
+func (o *options) addNode() *cobra.Command {
+	return &cobra.Command{
+		Use: "add-node [IMAGE.tar...]", Short: "Add a node with the kit's images and those named; returns when it is ready",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, _, err := o.running(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			store, err := o.packImages(cmd.Context(), cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			archives, err := store.Files()
+			if err != nil {
+				return err
+			}
+			return c.AddNode(cmd.Context(), append(archives, args...))
 		},
 	}
 }
 
 // daemon is the common form of the four: one daemon by name, which the cluster checks.
 func (o *options) daemon(verb, short string, do func(*cobra.Command, *cluster.Cluster, string) error) *cobra.Command {
-	return &cobra.Command{
+	var node string
+	cmd := &cobra.Command{
 		Use: verb + " containerd|kubelet|kube-proxy|...", Short: short, Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, _, err := o.running(cmd.ErrOrStderr())
+			c, s, err := o.running(cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
-			return do(cmd, c, args[0])
+			n, err := c.Node(s, node)
+			if err != nil {
+				return err
+			}
+			return do(cmd, c, n.Own(args[0]))
 		},
 	}
+	cmd.Flags().StringVar(&node, "node", "", "the name of the node whose daemon it is (default: the first one)")
+	return cmd
 }
 
 // json is indented: people read it as well.

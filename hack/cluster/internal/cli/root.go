@@ -24,8 +24,8 @@ func New(out, progress io.Writer) *cobra.Command {
 	o := &options{out: out}
 	root := &cobra.Command{
 		Use:   "kc",
-		Short: "A real one-node Kubernetes cluster on this machine, in namespaces of its own",
-		Long: "kc builds, starts and ends a real one-node Kubernetes cluster. All of it, the control plane too, lives in network\n" +
+		Short: "A real Kubernetes cluster on this machine, in namespaces of its own",
+		Long: "kc builds, starts and ends a real Kubernetes cluster of one to three nodes. All of it, the control plane too, lives in network\n" +
 			"namespaces that have no link to the machine's: what runs in it reaches nothing else.",
 		SilenceUsage: true, SilenceErrors: true,
 		// Flags before the name of a command are kc's, all behind it are the command's: kubectl takes its own.
@@ -33,12 +33,12 @@ func New(out, progress io.Writer) *cobra.Command {
 	}
 	root.SetOut(out)
 	root.SetErr(progress)
-	root.Flags().StringVar(&o.source, "source", "", "directory of this module (default: looked for from here upwards)")
+	root.Flags().StringVar(&o.source, "source", os.Getenv("KC_SOURCE"), "directory hack/cluster of the checkout, where hack/cluster/kc is")
 	root.Flags().StringVar(&o.cache, "cache", "", "directory of programs, images and the running cluster's data (default: in the user's cache)")
 	root.Flags().StringVar(&o.name, "name", os.Getenv("KC_NAME"), "name of the cluster: clusters of several names run beside each other")
 	root.AddCommand(
 		o.deps(), o.build(), o.images(), o.image(),
-		o.up(), o.down(), o.status(), o.start(), o.stop(), o.restart(), o.kill(), o.powercut(), o.boot(), o.upgrade(),
+		o.up(), o.down(), o.status(), o.start(), o.stop(), o.restart(), o.kill(), o.powercut(), o.boot(), o.addNode(), o.upgrade(),
 		o.load(), o.pods(), o.kubectl(), o.exec(), o.node(),
 	)
 	return root
@@ -50,9 +50,7 @@ func (o *options) cluster(progress io.Writer) (*cluster.Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := plan.Default()
-	p.Cgroup = l.Named(p.Cgroup)
-	return &cluster.Cluster{Plan: p, Layout: l, Out: progress}, nil
+	return &cluster.Cluster{Plan: plan.Default(l.Named("istio-pod-network-controller-cluster")), Layout: l, Out: progress}, nil
 }
 
 // running is the cluster that is up, for commands that change nothing about it.

@@ -1,7 +1,8 @@
-// Package cluster starts, looks at and ends the one-node cluster.
+// Package cluster starts, looks at and ends the cluster.
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -20,8 +21,8 @@ import (
 
 // Cluster is the one cluster that a machine can hold:
 //   - the control plane (etcd, API server, controller manager, scheduler) in a network namespace,
-//   - the node (the container runtime, kubelet, kube-proxy and every pod) in a network, a mount and a UTS namespace,
-//   - one veth pair between the two, and no link or route to anything else.
+//   - each node (the container runtime, kubelet, kube-proxy and every pod) in a network, a mount and a UTS namespace,
+//   - a bridge in the control plane's, a veth pair from it to each node, and no link or route to anything else.
 //
 // A process that only waits holds each set of namespaces. What is up is recorded in a file, so each command may be another process.
 type Cluster struct {
@@ -31,9 +32,47 @@ type Cluster struct {
 	Out io.Writer
 }
 
-// scratch is where the node's tmpfs is mounted, inside the node only. Its path marks the node's mount namespace. It is not below /run, where
-// the node's own /run would hide it from a boot that takes it over.
-func (c *Cluster) scratch() string { return filepath.Join(c.Layout.Data(), "node") }
+// Node is one that there is, or is about to be.
+type Node struct {
+	plan.Node
+	*state.Holder
+}
+
+// nodes lists those that are recorded.
+func (c *Cluster) nodes(s *state.State) []Node {
+	nodes := make([]Node, len(s.Nodes))
+	for i := range s.Nodes {
+		nodes[i] = Node{c.Plan.Nodes[i], &s.Nodes[i]}
+	}
+	return nodes
+}
+
+// Node is the node of the name, or the first one without a name.
+func (c *Cluster) Node(s *state.State, name string) (Node, error) {
+	var names []string
+	for _, n := range c.nodes(s) {
+		if name == "" || name == n.Name {
+			return n, nil
+		}
+		names = append(names, n.Name)
+	}
+	return Node{}, fmt.Errorf("no node %q: there are %s", name, strings.Join(names, ", "))
+}
+
+// chosen is the node of the name, or all without a name.
+func (c *Cluster) chosen(s *state.State, name string) ([]Node, error) {
+	if name == "" {
+		return c.nodes(s), nil
+	}
+	n, err := c.Node(s, name)
+	return []Node{n}, err
+}
+
+// dirs are a node's directories. Scratch is where its tmpfs is mounted, inside the node only: the path marks the node's mount namespace. It is not
+// below /run, where the node's own /run would hide it from a boot that takes it over.
+func (c *Cluster) dirs(n plan.Node) nodefs.Dirs {
+	return nodefs.Dirs{Scratch: filepath.Join(c.Layout.Data(), n.Own("node")), Data: filepath.Join(c.Layout.Data(), n.Own("disk"))}
+}
 
 // lock is in the cache: the state directory is removed with the cluster.
 func (c *Cluster) lock() (unlock func(), err error) {
@@ -43,12 +82,29 @@ func (c *Cluster) lock() (unlock func(), err error) {
 // State is what is recorded as up, or state.ErrNotUp.
 func (c *Cluster) State() (*state.State, error) { return state.Load(c.Layout.State()) }
 
-// NodeRoot is the node's file system as the machine sees it. Absolute links below it lead back to the machine's own files.
-func NodeRoot(s *state.State) string { return fmt.Sprintf("/proc/%d/root", s.Node.PID) }
+// root is a node's file system as the machine sees it. Absolute links below it lead back to the machine's own files.
+func root(h state.Holder) string { return fmt.Sprintf("/proc/%d/root", h.PID) }
 
-// Runtime connects to the node's container runtime.
-func Runtime(s *state.State) (*cri.Client, error) {
-	return cri.Dial(NodeRoot(s) + config.Socket(s.Runtime))
+// dialRuntime connects to a node's container runtime.
+func dialRuntime(s *state.State, h state.Holder) (*cri.Client, error) {
+	return cri.Dial(root(h) + config.Socket(s.Runtime))
+}
+
+// Sandboxes lists the pod sandboxes that run, node by node.
+func (c *Cluster) Sandboxes(ctx context.Context, s *state.State) ([]cri.Sandbox, error) {
+	all := []cri.Sandbox{}
+	for _, n := range c.nodes(s) {
+		runtime, err := dialRuntime(s, *n.Holder)
+		if err != nil {
+			return nil, err
+		}
+		found, err := runtime.Sandboxes(ctx, n.Name, root(*n.Holder))
+		if err := errors.Join(err, runtime.Close()); err != nil {
+			return nil, fmt.Errorf("%s: %w", n.Name, err)
+		}
+		all = append(all, found...)
+	}
+	return all, nil
 }
 
 // path lists the directories of the cluster's programs.

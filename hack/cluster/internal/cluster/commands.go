@@ -25,28 +25,33 @@ const (
 // command is how one daemon is started and where. Files that are named in it are the machine's for the control plane, and the node's
 // own for the node.
 type command struct {
-	where space.Kinds
-	argv  []string
+	holder state.Holder
+	where  space.Kinds
+	argv   []string
 }
 
 // commands lists every daemon's command line: text as a function of data.
 func commands(p plan.Plan, l layout.Layout, s *state.State) map[string]command {
 	program := func(name string) string { return filepath.Join(s.Programs, name) }
-	return map[string]command{
-		etcd:              {space.ControlPlane, append([]string{program(etcd)}, etcdFlags(l)...)},
-		apiServer:         {space.ControlPlane, append([]string{program(apiServer)}, apiServerFlags(p, l)...)},
-		controllerManager: {space.ControlPlane, append([]string{program(controllerManager)}, controllerManagerFlags(p, l)...)},
-		scheduler: {space.ControlPlane, append([]string{program(scheduler), "--bind-address=127.0.0.1", "--leader-elect=false"},
-			kubeconfigFlags(l, "scheduler")...)},
-		s.Runtime: {space.Node, runtimeCommand(s)},
-		kubelet: {space.Node, []string{
-			program(kubelet), "--config=/etc/kubernetes/kubelet-config.yaml", "--kubeconfig=/etc/kubernetes/kubelet.yaml",
-			"--cert-dir=/var/lib/kubelet/pki", "--hostname-override=" + p.NodeName, "--node-ip=" + p.Node.Addrs(), "--v=2",
-		}},
-		kubeProxy: {space.Node, []string{
-			program(kubeProxy), "--config=/etc/kubernetes/proxy-config.yaml", "--hostname-override=" + p.NodeName,
-		}},
+	all := map[string]command{}
+	for name, flags := range map[string][]string{
+		etcd: etcdFlags(l), apiServer: apiServerFlags(p, l), controllerManager: controllerManagerFlags(p, l),
+		scheduler: append(kubeconfigFlags(l, "scheduler"), "--bind-address=127.0.0.1", "--leader-elect=false"),
+	} {
+		all[name] = command{s.ControlPlane, space.ControlPlane, append([]string{program(name)}, flags...)}
 	}
+	for i, h := range s.Nodes {
+		n := p.Nodes[i]
+		all[n.Own(s.Runtime)] = command{h, space.Node, runtimeCommand(s)}
+		all[n.Own(kubelet)] = command{h, space.Node, []string{
+			program(kubelet), "--config=/etc/kubernetes/kubelet-config.yaml", "--kubeconfig=/etc/kubernetes/kubelet.yaml",
+			"--cert-dir=/var/lib/kubelet/pki", "--hostname-override=" + n.Name, "--node-ip=" + n.Addr.Addrs(), "--v=2",
+		}}
+		all[n.Own(kubeProxy)] = command{h, space.Node, []string{
+			program(kubeProxy), "--config=/etc/kubernetes/proxy-config.yaml", "--hostname-override=" + n.Name,
+		}}
+	}
+	return all
 }
 
 func runtimeCommand(s *state.State) []string {
@@ -93,7 +98,7 @@ func apiServerFlags(p plan.Plan, l layout.Layout) []string {
 	}
 }
 
-// controllerManagerFlags give the node the ranges that the plan has for it: the first part of each.
+// controllerManagerFlags give the first node the ranges that the plan has for it: the first part of each. Others are registered with theirs.
 func controllerManagerFlags(p plan.Plan, l layout.Layout) []string {
 	file := func(name string) string { return filepath.Join(l.PKI(), name) }
 	return append(kubeconfigFlags(l, "controller-manager"),

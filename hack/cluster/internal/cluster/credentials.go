@@ -19,18 +19,21 @@ const admin = "admin"
 
 // users lists everybody who gets a kubeconfig, by its file's name.
 func users(p plan.Plan) map[string]pki.Request {
-	return map[string]pki.Request{
+	all := map[string]pki.Request{
 		admin:                {CommonName: "admin", Organization: "system:masters"},
 		"controller-manager": {CommonName: "system:kube-controller-manager"},
 		"scheduler":          {CommonName: "system:kube-scheduler"},
 		"kube-proxy":         {CommonName: "system:kube-proxy"},
-		"kubelet":            {CommonName: "system:node:" + p.NodeName, Organization: "system:nodes"},
 	}
+	for _, n := range p.Nodes {
+		all[n.Own(kubelet)] = pki.Request{CommonName: "system:node:" + n.Name, Organization: "system:nodes"}
+	}
+	return all
 }
 
 // certificates lists everybody who gets files in the PKI directory, by their name.
 func certificates(p plan.Plan) map[string]pki.Request {
-	return map[string]pki.Request{
+	all := map[string]pki.Request{
 		"apiserver": {
 			CommonName: "kube-apiserver",
 			Names: []string{
@@ -40,13 +43,14 @@ func certificates(p plan.Plan) map[string]pki.Request {
 				p.ControlPlane.V4.Addr(), p.ControlPlane.V6.Addr(), p.FirstService(), netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback(),
 			},
 		},
-		"kubelet": {
-			CommonName: p.NodeName, Names: []string{p.NodeName}, Addrs: []netip.Addr{p.Node.V4.Addr(), p.Node.V6.Addr()},
-		},
 		"kubelet-client": {CommonName: "kube-apiserver-kubelet-client", Organization: "system:masters"},
 		"front-proxy":    {CommonName: "front-proxy-client"},
 		admin:            users(p)[admin],
 	}
+	for _, n := range p.Nodes {
+		all[n.Own(kubelet)] = pki.Request{CommonName: n.Name, Names: []string{n.Name}, Addrs: []netip.Addr{n.Addr.V4.Addr(), n.Addr.V6.Addr()}}
+	}
+	return all
 }
 
 // makeCredentials writes all keys, certificates and kubeconfigs of one life of the cluster.

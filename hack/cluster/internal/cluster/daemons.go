@@ -91,18 +91,15 @@ func (c *Cluster) startAgain(ctx context.Context, s *state.State, name string) e
 	if err := s.Save(c.Layout.State()); err != nil {
 		return err
 	}
-	if name != s.Runtime {
-		return nil
-	}
-	runtime, err := Runtime(s)
-	if err != nil {
-		return err
-	}
-	defer runtime.Close()
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	r := run{cluster: c}
-	return r.wait(ctx, "the container runtime", runtime.Ready)
+	for _, n := range c.nodes(s) {
+		if name == n.Own(s.Runtime) {
+			r := run{cluster: c, state: s}
+			return r.awaitRuntime(ctx, n)
+		}
+	}
+	return nil
 }
 
 // launch starts one daemon in its namespaces and records it in s.
@@ -113,11 +110,7 @@ func (c *Cluster) launch(s *state.State, name string) (ended <-chan error, err e
 		return nil, fmt.Errorf("open the log of %s: %w", name, err)
 	}
 	defer log.Close()
-	holder := s.ControlPlane.PID
-	if cmd.where == space.Node {
-		holder = s.Node.PID
-	}
-	err = space.Do(holder, cmd.where, func() error {
+	err = space.Do(cmd.holder.PID, cmd.where, func() error {
 		var err error
 		s.Daemons[name], ended, err = daemon.Start(daemon.Spec{Argv: cmd.argv, Env: Environ(s), Log: log})
 		return err

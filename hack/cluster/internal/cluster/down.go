@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/hack/cluster/internal/cgroup"
-	"istio-pod-network-controller/hack/cluster/internal/config"
 	"istio-pod-network-controller/hack/cluster/internal/daemon"
+	"istio-pod-network-controller/hack/cluster/internal/plan"
 	"istio-pod-network-controller/hack/cluster/internal/state"
 )
 
@@ -34,9 +34,8 @@ func (c *Cluster) Down() error {
 }
 
 // end takes everything away, in an order in which nothing comes back:
-//   - the daemons, the kubelet first, because it would start containers again,
-//   - all other processes in the cluster,
-//   - the two holders, and with them the namespaces, their mounts and links,
+//   - all processes in the cluster, each suspended before the first one ends: a kubelet would start containers again,
+//   - the holders, and with them the namespaces, their mounts and links,
 //   - the cgroups, the machine's settings, the files.
 //
 // It kills instead of stopping: what a daemon would clean up disappears with its namespaces.
@@ -55,21 +54,18 @@ func (c *Cluster) end() error {
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{kubelet, config.Containerd, config.CRIO, kubeProxy, controllerManager, scheduler, apiServer, etcd} {
-		if err := s.Daemons[name].Stop(0); err != nil {
-			return err
-		}
-	}
-	if err := killAll(func() ([]int, error) { return c.residents(s, hierarchies) }); err != nil {
+	if _, err := killAtOnce(func() ([]int, error) { return c.residents(s, hierarchies) }); err != nil {
 		return err
 	}
-	for _, holder := range []daemon.Process{s.Node, s.ControlPlane} {
+	for _, holder := range s.Holders() {
 		if err := holder.Stop(0); err != nil {
 			return err
 		}
 	}
-	if err := retry(func() error { return cgroup.Remove(hierarchies, c.Plan.Cgroup) }); err != nil {
-		return err
+	for _, n := range c.Plan.Nodes {
+		if err := retry(func() error { return cgroup.Remove(hierarchies, n.Cgroup) }); err != nil {
+			return err
+		}
 	}
 	if err := errors.Join(cgroup.Disable(s.Controllers), restoreSysctls(s.Sysctls)); err != nil {
 		return err
@@ -99,46 +95,57 @@ func killAll(look func() ([]int, error)) error {
 	})
 }
 
-// residents lists who is in the cluster but for the holders: by the node's cgroup, by the node's mounts, and by the network
-// namespaces. The numbers of the latter are used again once a namespace is gone, so they count only while its holder lives.
+// residents lists who is in the cluster but for the holders, with the daemons.
 func (c *Cluster) residents(s *state.State, hierarchies []cgroup.Hierarchy) ([]int, error) {
-	return c.found(s, hierarchies, map[string]daemon.Process{s.Namespaces["controlPlane"]: s.ControlPlane, s.Namespaces["node"]: s.Node})
+	pids, err := c.found(s, hierarchies, c.Plan.Nodes, s.Holders())
+	return withDaemons(s, pids), err
 }
 
-// found is residents for the network namespaces of some holders only.
-func (c *Cluster) found(s *state.State, hierarchies []cgroup.Hierarchy, holders map[string]daemon.Process) ([]int, error) {
-	pids, err := cgroup.Processes(hierarchies, c.Plan.Cgroup)
-	if err != nil {
-		return nil, err
-	}
-	mounted, err := c.inNodeMounts()
-	if err != nil {
-		return nil, err
-	}
-	pids = append(pids, mounted...)
-	for id, holder := range holders {
-		if id == "" || !holder.Alive() {
-			continue
+// withDaemons adds the daemons that run.
+func withDaemons(s *state.State, pids []int) []int {
+	for _, process := range s.Daemons {
+		if process.Alive() {
+			pids = append(pids, process.PID)
 		}
-		inside, err := daemon.InNamespace("net", id)
+	}
+	slices.Sort(pids)
+	return slices.Compact(pids)
+}
+
+// found lists the processes of some nodes, by their cgroups and by their mounts, and those in the network namespaces of some holders. The numbers of
+// namespaces are used again once they are gone, so they count only while the holder lives.
+func (c *Cluster) found(s *state.State, hierarchies []cgroup.Hierarchy, nodes []plan.Node, holders []state.Holder) ([]int, error) {
+	var pids []int
+	for _, n := range nodes {
+		inside, err := cgroup.Processes(hierarchies, n.Cgroup)
 		if err != nil {
 			return nil, err
 		}
 		pids = append(pids, inside...)
 	}
+	inside, err := daemon.Where(func(pid int) bool {
+		network, _ := daemon.NamespaceID(pid, "net") // a process that ends has none
+		return slices.ContainsFunc(holders, func(h state.Holder) bool { return h.Network != "" && h.Network == network && h.Alive() }) ||
+			c.seesNode(pid, nodes)
+	})
+	if err != nil {
+		return nil, err
+	}
+	pids = append(pids, inside...)
 	slices.Sort(pids)
 	pids = slices.Compact(pids)
 	return slices.DeleteFunc(pids, func(pid int) bool {
 		p, err := daemon.Identify(pid)
-		return err != nil || !p.Alive() || p == s.Node || p == s.ControlPlane || pid == os.Getpid()
+		holds := slices.ContainsFunc(s.Holders(), func(h state.Holder) bool { return h.Process == p })
+		return err != nil || !p.Alive() || holds || pid == os.Getpid()
 	}), nil
 }
 
-// inNodeMounts lists the processes that see the node's scratch mount. No other mount namespace has it.
-func (c *Cluster) inNodeMounts() ([]int, error) {
-	return daemon.Where(func(pid int) bool {
-		mountinfo, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/mountinfo")
-		return err == nil && strings.Contains(string(mountinfo), " "+c.scratch()+" ")
+// seesNode reports whether a process sees the scratch mount of one of the nodes. No other mount namespace has it.
+func (c *Cluster) seesNode(pid int, nodes []plan.Node) bool {
+	mountinfo, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/mountinfo")
+	return err == nil && slices.ContainsFunc(nodes, func(n plan.Node) bool {
+		return strings.Contains(string(mountinfo), " "+c.dirs(n).Scratch+" ")
 	})
 }
 
@@ -148,8 +155,8 @@ func refuseInside(s *state.State) error {
 	if err != nil {
 		return fmt.Errorf("find the own namespace: %w", err)
 	}
-	for _, id := range s.Namespaces {
-		if id == own && s.ControlPlane.Alive() {
+	for _, h := range s.Holders() {
+		if h.Network == own && s.ControlPlane.Alive() {
 			return errors.New("this shell is inside the cluster: run it from outside")
 		}
 	}

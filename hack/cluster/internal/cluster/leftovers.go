@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"istio-pod-network-controller/hack/cluster/internal/daemon"
-	"istio-pod-network-controller/hack/cluster/internal/nodefs"
 	"istio-pod-network-controller/hack/cluster/internal/state"
 )
 
@@ -36,7 +34,7 @@ func (c *Cluster) checkGone(s *state.State) error {
 	if err != nil {
 		return err
 	}
-	for _, holder := range []daemon.Process{s.ControlPlane, s.Node} {
+	for _, holder := range s.Holders() {
 		if holder.Alive() {
 			pids = append(pids, holder.PID)
 		}
@@ -45,8 +43,10 @@ func (c *Cluster) checkGone(s *state.State) error {
 		left = append(left, fmt.Errorf("processes %v", pids))
 	}
 	for _, h := range hierarchies {
-		if dir := filepath.Join(h.Path, c.Plan.Cgroup); exists(dir) {
-			left = append(left, fmt.Errorf("cgroup %s", dir))
+		for _, n := range c.Plan.Nodes {
+			if dir := filepath.Join(h.Path, n.Cgroup); exists(dir) {
+				left = append(left, fmt.Errorf("cgroup %s", dir))
+			}
 		}
 	}
 	for _, dir := range []string{c.Layout.Run, c.Layout.Data()} {
@@ -89,10 +89,7 @@ func (c *Cluster) keepLogs() error {
 	if err := os.RemoveAll(kept); err != nil {
 		return fmt.Errorf("keep the logs: %w", err)
 	}
-	if err := os.MkdirAll(kept, 0o755); err != nil {
-		return fmt.Errorf("keep the logs: %w", err)
-	}
-	if err := nodefs.CopyDir(c.Layout.Logs(), kept); err != nil {
+	if err := os.CopyFS(kept, os.DirFS(c.Layout.Logs())); err != nil {
 		return fmt.Errorf("keep the logs: %w", err)
 	}
 	fmt.Fprintf(c.Out, "the logs are kept in %s\n", kept)

@@ -15,8 +15,18 @@ import (
 	"istio-pod-network-controller/hack/cluster/internal/state"
 )
 
-// Load puts an image archive into the node's container runtime.
+// Load puts an image archive into the container runtime of every node.
 func (c *Cluster) Load(ctx context.Context, s *state.State, archive string) error {
+	for _, h := range s.Nodes {
+		if err := load(ctx, s, h, archive); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// load puts an image archive into one node's container runtime.
+func load(ctx context.Context, s *state.State, h state.Holder, archive string) error {
 	argv, err := loader(s, archive)
 	if err != nil {
 		return fmt.Errorf("load %s: %w", filepath.Base(archive), err)
@@ -30,7 +40,7 @@ func (c *Cluster) Load(ctx context.Context, s *state.State, archive string) erro
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env, cmd.Stdin = Environ(s), file
 	var out []byte
-	err = space.Do(s.Node.PID, space.Node, func() error {
+	err = space.Do(h.PID, space.Node, func() error {
 		var err error
 		out, err = cmd.CombinedOutput()
 		return err
@@ -56,9 +66,9 @@ func loader(s *state.State, archive string) ([]string, error) {
 }
 
 // loadAll loads one image after the other: in parallel they would only slow the API server's start down.
-func (c *Cluster) loadAll(ctx context.Context, s *state.State, archives []string) error {
-	for _, archive := range archives {
-		if err := c.Load(ctx, s, archive); err != nil {
+func (r *run) loadAll(ctx context.Context, n Node) error {
+	for _, archive := range r.parts.Images {
+		if err := load(ctx, r.state, *n.Holder, archive); err != nil {
 			return err
 		}
 	}

@@ -14,26 +14,33 @@ import (
 	"istio-pod-network-controller/hack/cluster/internal/cgroup"
 	"istio-pod-network-controller/hack/cluster/internal/daemon"
 	"istio-pod-network-controller/hack/cluster/internal/nodefs"
+	"istio-pod-network-controller/hack/cluster/internal/plan"
 	"istio-pod-network-controller/hack/cluster/internal/space"
 	"istio-pod-network-controller/hack/cluster/internal/state"
 )
 
-// PowerCut ends all daemons and the whole node as a power cut does, and leaves a node that is about to boot:
+// PowerCut ends all daemons and every node as a power cut does, or one node and its daemons, and leaves nodes that are about to boot:
 //   - every process is suspended, then killed: none sees another one end, or cleans up,
 //   - what a machine holds in memory goes: namespaces, mounts, links, cgroups, /run,
 //   - what a machine holds on a disk stays: etcd, images, containers, the kubelet's files, /etc, /opt, /var/lib, /var/log, the keys.
 //
 // Files keep what was written but not synced, which a real power cut may lose. The control plane's network namespace stays too, with
 // what a test runs in it.
-func (c *Cluster) PowerCut() error {
+func (c *Cluster) PowerCut(only string) error {
 	return c.withState(func(s *state.State) error {
 		r := &run{cluster: c, state: s, began: time.Now()}
-		var disk *os.File
-		err := space.Do(s.Node.PID, space.Node, func() (err error) { disk, err = nodefs.Disk(c.scratch()); return err })
+		nodes, err := c.chosen(s, only)
 		if err != nil {
 			return err
 		}
-		defer disk.Close()
+		disks := make([]*os.File, len(nodes))
+		for i, n := range nodes {
+			err := space.Do(n.PID, space.Node, func() (err error) { disks[i], err = nodefs.Disk(c.dirs(n.Node).Scratch); return err })
+			if err != nil {
+				return err
+			}
+			defer disks[i].Close()
+		}
 		hierarchies, err := hierarchies()
 		if err != nil {
 			return err
@@ -42,52 +49,73 @@ func (c *Cluster) PowerCut() error {
 		if err := r.save(); err != nil {
 			return err
 		}
-		number, err := c.killAtOnce(s, hierarchies)
+		number, err := killAtOnce(func() ([]int, error) { return c.powered(s, hierarchies, nodes, only == "") })
 		if err != nil {
 			return err
 		}
 		r.say(fmt.Sprintf("%d processes killed", number))
-		if err := r.emptyNode(hierarchies, disk); err != nil {
-			return err
+		for _, n := range nodes { // before the first one is made anew and looks for others
+			if err := n.Stop(0); err != nil {
+				return err
+			}
 		}
-		r.say("node is ready to boot")
+		for i, n := range nodes {
+			if err := r.emptyNode(n, hierarchies, disks[i]); err != nil {
+				return err
+			}
+			r.say(n.Name + " is ready to boot")
+		}
 		return nil
 	})
 }
 
-// Boot starts all daemons after PowerCut, and returns when the node has said that it is ready. If it fails, the logs are kept, and the rest, to
-// be looked at until `kc down` or `kc up`.
-func (c *Cluster) Boot(ctx context.Context) error {
+// Boot starts all daemons after PowerCut, or those of one node, and returns when each node has said that it is ready. If it fails, the logs are
+// kept, and the rest, to be looked at until `kc down` or `kc up`.
+func (c *Cluster) Boot(ctx context.Context, only string) error {
 	return c.withState(func(s *state.State) error {
+		nodes, err := c.chosen(s, only)
+		if err != nil {
+			return err
+		}
 		for name, process := range s.Daemons {
-			if process.Alive() {
+			if cmd := commands(c.Plan, c.Layout, s)[name]; process.Alive() && (only == "" || cmd.holder == *nodes[0].Holder) {
 				return fmt.Errorf("%s runs: a boot follows `kc powercut`", name)
 			}
 		}
 		ctx, cancel := context.WithTimeout(ctx, startLimit)
 		defer cancel()
 		r := &run{cluster: c, state: s, began: time.Now(), ended: make(chan ending, 16)}
-		err := r.do(ctx, step{"container runtime and API server are ready", r.startFirst}, step{"node is ready", r.startRest})
-		if err != nil {
+		var steps []step
+		if only == "" {
+			steps = []step{{"container runtime and API server are ready", r.startFirst}, {"node is ready", r.startRest}}
+			nodes = nodes[1:]
+		}
+		for _, n := range nodes {
+			steps = append(steps, step{n.Name + " is ready", func(ctx context.Context) error { return r.bring(ctx, n) }})
+		}
+		if err := r.do(ctx, steps...); err != nil {
 			return errors.Join(fmt.Errorf("boot the node: %w", err), c.keepLogs())
 		}
 		return nil
 	})
 }
 
-// killAtOnce suspends all processes before it kills the first one, and returns how many there were.
-func (c *Cluster) killAtOnce(s *state.State, hierarchies []cgroup.Hierarchy) (int, error) {
-	look := func() ([]int, error) {
-		// Only the control plane's daemons in its namespace: a test runs there too.
-		pids, err := c.found(s, hierarchies, map[string]daemon.Process{s.Namespaces["node"]: s.Node})
-		for _, process := range s.Daemons {
-			if process.Alive() {
-				pids = append(pids, process.PID)
-			}
-		}
-		slices.Sort(pids)
-		return slices.Compact(pids), err
+// powered lists the processes of nodes, and if wanted all daemons: only they, of what is in the control plane's namespace. A test runs there too.
+func (c *Cluster) powered(s *state.State, hierarchies []cgroup.Hierarchy, nodes []Node, daemons bool) ([]int, error) {
+	var planned []plan.Node
+	var holders []state.Holder
+	for _, n := range nodes {
+		planned, holders = append(planned, n.Node), append(holders, *n.Holder)
 	}
+	pids, err := c.found(s, hierarchies, planned, holders)
+	if daemons {
+		pids = withDaemons(s, pids)
+	}
+	return pids, err
+}
+
+// killAtOnce suspends all processes before it kills the first one, and returns how many there were.
+func killAtOnce(look func() ([]int, error)) (int, error) {
 	number, err := suspendAll(look)
 	if err != nil {
 		return 0, err
@@ -121,21 +149,34 @@ func suspendAll(look func() ([]int, error)) (int, error) {
 	}
 }
 
-// emptyNode replaces the node's namespaces and cgroups by new ones. Of the old node there is only the disk.
-func (r *run) emptyNode(hierarchies []cgroup.Hierarchy, disk *os.File) error {
-	c := r.cluster
-	if err := r.state.Node.Stop(0); err != nil {
+// emptyNode replaces a node's namespaces and cgroups by new ones. Of the old node there is only the disk.
+func (r *run) emptyNode(n Node, hierarchies []cgroup.Hierarchy, disk *os.File) error {
+	if err := retry(func() error { return cgroup.Remove(hierarchies, n.Cgroup) }); err != nil {
 		return err
 	}
-	if err := retry(func() error { return cgroup.Remove(hierarchies, c.Plan.Cgroup) }); err != nil {
+	if err := r.makeCgroup(n); err != nil {
 		return err
 	}
-	enabled, err := cgroup.Make(hierarchies, c.Plan.Cgroup)
-	r.state.Controllers = append(r.state.Controllers, enabled...)
-	if err := errors.Join(err, r.save()); err != nil {
-		return err
-	}
-	return r.makeNode(func() error {
-		return nodefs.Prepare(nodefs.Dirs{Scratch: c.scratch(), Data: c.Layout.Data(), Disk: disk})
+	return r.makeNode(n, func() error {
+		dirs := r.cluster.dirs(n.Node)
+		dirs.Disk = disk
+		return nodefs.Prepare(dirs)
+	})
+}
+
+// AddNode adds the next node, with the images. If it fails, what was begun stays, to be looked at until `kc down` or `kc up`.
+func (c *Cluster) AddNode(ctx context.Context, images []string) error {
+	return c.withState(func(s *state.State) error {
+		next := len(s.Nodes)
+		if next == len(c.Plan.Nodes) {
+			return fmt.Errorf("there are %d nodes, and no more can be", next)
+		}
+		ctx, cancel := context.WithTimeout(ctx, startLimit)
+		defer cancel()
+		r := &run{cluster: c, parts: Parts{Images: images}, state: s, began: time.Now(), ended: make(chan ending, 16)}
+		if err := r.do(ctx, step{c.Plan.Nodes[next].Name + " is ready", r.addNode}); err != nil {
+			return errors.Join(fmt.Errorf("add a node: %w", err), c.keepLogs())
+		}
+		return nil
 	})
 }

@@ -2,12 +2,8 @@ package cluster
 
 import (
 	"errors"
-	"os"
 	"os/exec"
-	"path/filepath"
 	goruntime "runtime"
-	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -26,9 +22,12 @@ func TestSuspendAll_processesThatStartOthers_leavesNobodyRunning(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	group := strconv.Itoa(cmd.Process.Pid)
 	look := func() ([]int, error) {
-		return daemon.Where(func(pid int) bool { f := stat(pid); return len(f) > 2 && f[0] != "Z" && f[2] == group })
+		return daemon.Where(func(pid int) bool {
+			group, _ := syscall.Getpgid(pid) // a process that has ended has none
+			p, _ := daemon.Identify(pid)
+			return group == cmd.Process.Pid && p.Alive()
+		})
 	}
 	t.Cleanup(func() {
 		if err := killAll(look); err != nil {
@@ -63,13 +62,4 @@ func TestSuspendAll_failedLook_isReturned(t *testing.T) {
 	if _, err := suspendAll(func() ([]int, error) { return nil, broken }); !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}
-}
-
-// stat is what /proc tells of a process behind its name: state, parent, group.
-func stat(pid int) []string {
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-	if err != nil {
-		return nil
-	}
-	return strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 }

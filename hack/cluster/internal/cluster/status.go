@@ -20,10 +20,10 @@ type Status struct {
 	// Kubeconfig is the administrator's. It works in the control plane's network namespace.
 	Kubeconfig string `json:"kubeconfig"`
 	Server     string `json:"server"`
-	// NodeRoot is the node's file system as the machine sees it.
-	NodeRoot string `json:"nodeRoot"`
-	// NodePID and ControlPlanePID are the processes that hold the namespaces.
-	NodePID         int `json:"nodePID"`
+	// NodeStatus is the first node, which is also the first of Nodes.
+	NodeStatus
+	Nodes []NodeStatus `json:"nodes"`
+	// ControlPlanePID is the process that holds the control plane's network.
 	ControlPlanePID int `json:"controlPlanePID"`
 	// Programs and Tools are the directories of the cluster's programs and of testapp and testproxy.
 	Programs string `json:"programs"`
@@ -32,24 +32,38 @@ type Status struct {
 	// Runtime is the container runtime's name, RuntimeSocket where it serves CRI on the node.
 	Runtime       string `json:"runtime"`
 	RuntimeSocket string `json:"runtimeSocket"`
-	NodeName      string `json:"nodeName"`
 	// The ranges, IPv4 first.
-	NodeIPs  string `json:"nodeIPs"`
-	Pods     string `json:"pods"`
 	Services string `json:"services"`
 	World    string `json:"world"`
 	// Daemons says of each daemon whether it runs.
 	Daemons map[string]bool `json:"daemons"`
 }
 
+// NodeStatus is one node.
+type NodeStatus struct {
+	// NodeRoot is the node's file system as the machine sees it, NodePID the process that holds its namespaces.
+	NodeRoot string `json:"nodeRoot"`
+	NodePID  int    `json:"nodePID"`
+	NodeName string `json:"nodeName"`
+	// The addresses and ranges, IPv4 first.
+	NodeIPs string `json:"nodeIPs"`
+	Pods    string `json:"pods"`
+}
+
 // Status looks at what is recorded and at the processes. It does not ask the API server.
 func (c *Cluster) Status(s *state.State) Status {
 	p := c.Plan
 	status := Status{
-		Ready: s.Ready && s.Node.Alive() && s.ControlPlane.Alive(), Began: s.Began, Kubeconfig: c.Layout.Kubeconfig("admin"), Server: p.APIServer(),
-		NodeRoot: NodeRoot(s), NodePID: s.Node.PID, ControlPlanePID: s.ControlPlane.PID, Programs: s.Programs, Tools: s.Tools,
-		Logs: c.Layout.Logs(), NodeName: p.NodeName, NodeIPs: p.Node.Addrs(), Pods: p.NodePods.String(), Services: p.Services.String(),
+		Ready: s.Ready && s.ControlPlane.Alive(), Began: s.Began, Kubeconfig: c.Layout.Kubeconfig("admin"), Server: p.APIServer(),
+		ControlPlanePID: s.ControlPlane.PID, Programs: s.Programs, Tools: s.Tools, Logs: c.Layout.Logs(), Services: p.Services.String(),
 		World: p.World.String(), Runtime: s.Runtime, RuntimeSocket: config.Socket(s.Runtime), Daemons: map[string]bool{},
+	}
+	for i, n := range c.nodes(s) {
+		status.Ready = status.Ready && n.Alive()
+		one := NodeStatus{NodeRoot: root(*n.Holder), NodePID: n.PID, NodeName: n.Name, NodeIPs: n.Addr.Addrs(), Pods: n.Pods.String()}
+		if status.Nodes = append(status.Nodes, one); i == 0 {
+			status.NodeStatus = one
+		}
 	}
 	for name, process := range s.Daemons {
 		status.Daemons[name] = process.Alive()
@@ -67,18 +81,19 @@ func (s Status) Print(w io.Writer) {
 		}
 		fmt.Fprintf(w, "%-24s %s\n", name, state)
 	}
-	for _, row := range [][2]string{
+	rows := [][2]string{
 		{"up since", s.Began.Format(time.DateTime)},
 		{"API server", s.Server},
 		{"kubeconfig", s.Kubeconfig + " (inside: kc exec -- CMD)"},
-		{"node", s.NodeName + " " + s.NodeIPs},
-		{"node's files", s.NodeRoot},
 		{"container runtime", s.Runtime + " " + s.RuntimeSocket},
-		{"pods", s.Pods},
 		{"services", s.Services},
 		{"world", s.World},
 		{"logs", s.Logs},
-	} {
+	}
+	for _, n := range s.Nodes {
+		rows = append(rows, [2]string{"node", n.NodeName + " " + n.NodeIPs}, [2]string{"node's files", n.NodeRoot}, [2]string{"pods", n.Pods})
+	}
+	for _, row := range rows {
 		fmt.Fprintf(w, "%-24s %s\n", row[0], row[1])
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"istio-pod-network-controller/hack/cluster/internal/api"
@@ -20,18 +21,20 @@ const startLimit = 3 * time.Minute
 type Parts struct {
 	// Programs holds the built programs, Tools the kit's own commands.
 	Programs, Tools string
-	// Images are the archives that the node is to hold.
+	// Images are the archives that each node is to hold, Nodes how many nodes there are to be.
 	Images []string
+	Nodes  int
 	// Runtime is the container runtime's name, RuntimePrograms where its programs are if that is not Programs.
 	Runtime, RuntimePrograms string
 }
 
-// run is one start, from nothing to a ready node:
-//   - note what the machine's settings are and make the node's cgroup,
+// run is one start, from nothing to ready nodes:
+//   - note what the machine's settings are and make the first node's cgroup,
 //   - make keys, certificates and kubeconfigs,
 //   - make both sets of namespaces and the link between them,
 //   - start the container runtime, etcd and the API server, and load the images meanwhile,
-//   - start the rest and wait until a pod can be made.
+//   - start the rest and wait until a pod can be made,
+//   - add the other nodes, one after the other.
 //
 // Each step records what it leaves behind before the next one begins. Whichever fails, the end takes back what is recorded.
 type run struct {
@@ -69,7 +72,7 @@ func (c *Cluster) Up(ctx context.Context, parts Parts) error {
 		cluster: c, parts: parts, began: time.Now(), ended: make(chan ending, 16),
 		state: &state.State{
 			Programs: parts.Programs, Tools: parts.Tools, Runtime: parts.Runtime, RuntimePrograms: parts.RuntimePrograms,
-			Daemons: map[string]daemon.Process{}, Began: time.Now().Round(time.Second),
+			Nodes: make([]state.Holder, 1), Daemons: map[string]daemon.Process{}, Began: time.Now().Round(time.Second),
 		},
 	}
 	if err := r.start(ctx); err != nil {
@@ -90,7 +93,7 @@ func (c *Cluster) clear() error {
 		}
 	case err != nil:
 		return err
-	case s.Ready && (s.Node.Alive() || s.ControlPlane.Alive()):
+	case s.Ready && slices.ContainsFunc(s.Holders(), state.Holder.Alive):
 		return fmt.Errorf("the cluster is up already, since %s: use it, or end it with `kc down`", s.Began.Format(time.DateTime))
 	}
 	fmt.Fprintln(c.Out, "removing what is left of an earlier cluster")
@@ -118,13 +121,17 @@ type step struct {
 
 // start makes new keys each time: the keys of an earlier cluster open nothing.
 func (r *run) start(ctx context.Context) error {
-	return r.do(ctx,
-		step{"machine prepared", func(context.Context) error { return r.prepareMachine() }},
-		step{"keys and certificates made", func(context.Context) error { return makeCredentials(r.cluster.Plan, r.cluster.Layout) }},
-		step{"namespaces made and joined", func(context.Context) error { return r.makeSpaces() }},
-		step{"container runtime and API server are ready", r.startFirst},
-		step{"node is ready", r.startRest},
-	)
+	steps := []step{
+		{"machine prepared", func(context.Context) error { return r.prepareMachine() }},
+		{"keys and certificates made", func(context.Context) error { return makeCredentials(r.cluster.Plan, r.cluster.Layout) }},
+		{"namespaces made and joined", func(context.Context) error { return r.makeSpaces() }},
+		{"container runtime and API server are ready", r.startFirst},
+		{"node is ready", r.startRest},
+	}
+	for _, n := range r.cluster.Plan.Nodes[1:r.parts.Nodes] {
+		steps = append(steps, step{n.Name + " is ready", r.addNode})
+	}
+	return r.do(ctx, steps...)
 }
 
 // do does the steps in order and prints each one that is done, with the time since the beginning.
@@ -145,7 +152,7 @@ func (r *run) do(ctx context.Context, steps ...step) error {
 // prepareMachine notes what the start changes for the whole machine, before it does.
 func (r *run) prepareMachine() error {
 	l := r.cluster.Layout
-	for _, dir := range []string{l.Logs(), r.cluster.scratch(), l.Data()} {
+	for _, dir := range []string{l.Logs(), l.Data()} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("make the state's directories: %w", err)
 		}
@@ -160,12 +167,17 @@ func (r *run) prepareMachine() error {
 	if err := loadBridgeFilter(); err != nil {
 		return err
 	}
+	return r.makeCgroup(r.cluster.nodes(r.state)[0])
+}
+
+// makeCgroup notes what it switches on for the whole machine.
+func (r *run) makeCgroup(n Node) error {
 	hierarchies, err := hierarchies()
 	if err != nil {
 		return err
 	}
-	enabled, err := cgroup.Make(hierarchies, r.cluster.Plan.Cgroup)
-	r.state.Controllers = enabled
+	enabled, err := cgroup.Make(hierarchies, n.Cgroup)
+	r.state.Controllers = append(r.state.Controllers, enabled...)
 	return errors.Join(err, r.save())
 }
 
@@ -180,16 +192,12 @@ func (r *run) startFirst(ctx context.Context) error {
 	if r.api, err = r.cluster.client(r.state); err != nil {
 		return err
 	}
-	runtime, err := Runtime(r.state)
-	if err != nil {
-		return err
-	}
-	defer runtime.Close()
-	if err := r.wait(ctx, "the container runtime", runtime.Ready); err != nil {
+	first := r.cluster.nodes(r.state)[0]
+	if err := r.awaitRuntime(ctx, first); err != nil {
 		return err
 	}
 	loaded := make(chan error, 1)
-	go func() { loaded <- r.cluster.loadAll(ctx, r.state, r.parts.Images) }()
+	go func() { loaded <- r.loadAll(ctx, first) }()
 	if err := r.wait(ctx, "the API server", r.api.Ready); err != nil {
 		cancel()
 		return errors.Join(err, <-loaded)
@@ -205,7 +213,59 @@ func (r *run) startRest(ctx context.Context) error {
 	if err := r.wait(ctx, "the default service account", r.api.DefaultServiceAccount); err != nil {
 		return err
 	}
-	return r.wait(ctx, "the node", func(ctx context.Context) error { return r.api.NodeReady(ctx, r.cluster.Plan.NodeName, r.began) })
+	return r.awaitNode(ctx, r.cluster.nodes(r.state)[0], r.began)
+}
+
+// addNode adds the next node to a cluster whose control plane is ready.
+func (r *run) addNode(ctx context.Context) error {
+	r.state.Nodes = append(r.state.Nodes, state.Holder{})
+	nodes := r.cluster.nodes(r.state)
+	n := nodes[len(nodes)-1]
+	if err := r.makeCgroup(n); err != nil {
+		return err
+	}
+	if err := r.makeNode(n, func() error { return r.prepareNode(n) }); err != nil {
+		return err
+	}
+	return r.bring(ctx, n)
+}
+
+// bring starts a node's daemons beside a control plane that is ready.
+func (r *run) bring(ctx context.Context, n Node) (err error) {
+	if r.api, err = r.cluster.client(r.state); err != nil {
+		return err
+	}
+	if err := r.launch(n.Own(r.state.Runtime)); err != nil {
+		return err
+	}
+	if err := r.awaitRuntime(ctx, n); err != nil {
+		return err
+	}
+	if err := r.loadAll(ctx, n); err != nil {
+		return err
+	}
+	if err := r.wait(ctx, "the API server", func(ctx context.Context) error { return r.api.Register(ctx, n.Name, n.Pods.String()) }); err != nil {
+		return err
+	}
+	if err := r.launch(n.Own(kubelet), n.Own(kubeProxy)); err != nil {
+		return err
+	}
+	return r.awaitNode(ctx, n, r.began)
+}
+
+// awaitRuntime waits for a node's container runtime to answer.
+func (r *run) awaitRuntime(ctx context.Context, n Node) error {
+	runtime, err := dialRuntime(r.state, *n.Holder)
+	if err != nil {
+		return err
+	}
+	defer runtime.Close()
+	return r.wait(ctx, "the container runtime", runtime.Ready)
+}
+
+// awaitNode wants a node to have said after a time that it is ready, and to have the range of pods that its files say.
+func (r *run) awaitNode(ctx context.Context, n Node, after time.Time) error {
+	return r.wait(ctx, n.Name, func(ctx context.Context) error { return r.api.NodeReady(ctx, n.Name, n.Pods.String(), after) })
 }
 
 // launch records each daemon before the next one starts, so that `kc down` finds it whatever happens.

@@ -19,8 +19,7 @@ import (
 func freshCluster(t *testing.T) *Cluster {
 	t.Helper()
 	dir := t.TempDir()
-	c := &Cluster{Plan: plan.Default(), Layout: layout.Layout{Cache: filepath.Join(dir, "cache"), Run: filepath.Join(dir, "run")}, Out: io.Discard}
-	c.Plan.Cgroup = "kit-test-that-is-not-there"
+	c := &Cluster{Plan: plan.Default("kit-test-that-is-not-there"), Layout: layout.Layout{Cache: filepath.Join(dir, "cache"), Run: filepath.Join(dir, "run")}, Out: io.Discard}
 	for _, dir := range []string{c.Layout.Run, c.Layout.Data()} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -77,7 +76,8 @@ func TestClear_record_onlyAClusterThatIsUpIsKept(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := freshCluster(t)
-			s := state.State{Began: began, Ready: tt.ready, Node: sleeper(t, tt.node), ControlPlane: sleeper(t, tt.controlPlane)}
+			s := state.State{Began: began, Ready: tt.ready, Nodes: make([]state.Holder, 2)}
+			s.Nodes[1].Process, s.ControlPlane.Process = sleeper(t, tt.node), sleeper(t, tt.controlPlane)
 			if err := s.Save(c.Layout.State()); err != nil {
 				t.Fatal(err)
 			}
@@ -85,7 +85,7 @@ func TestClear_record_onlyAClusterThatIsUpIsKept(t *testing.T) {
 			if saysAge := err != nil && strings.Contains(err.Error(), "2026-01-02 03:04:05"); saysAge != tt.kept || !tt.kept && err != nil {
 				t.Errorf("got %v; want the age of a cluster that is kept", err)
 			}
-			if alive := s.Node.Alive() || s.ControlPlane.Alive(); alive != tt.kept || exists(c.Layout.Data()) != tt.kept {
+			if alive := s.Nodes[1].Alive() || s.ControlPlane.Alive(); alive != tt.kept || exists(c.Layout.Data()) != tt.kept {
 				t.Errorf("alive %v, data %v; want %v", alive, exists(c.Layout.Data()), tt.kept)
 			}
 		})
@@ -93,15 +93,15 @@ func TestClear_record_onlyAClusterThatIsUpIsKept(t *testing.T) {
 }
 
 func TestStatusIsNotReadyWhileOneDaemonIsDown(t *testing.T) {
-	c := &Cluster{Plan: plan.Default(), Layout: layout.Layout{Source: "/source", Cache: "/cache", Run: "/run/cluster"}, Out: io.Discard}
-	status := c.Status(&state.State{Ready: true})
+	c := &Cluster{Plan: plan.Default("x"), Layout: layout.Layout{Source: "/source", Cache: "/cache", Run: "/run/cluster"}, Out: io.Discard}
+	status := c.Status(&state.State{Ready: true, Nodes: make([]state.Holder, 2)})
 	if status.Ready {
 		t.Error("ready without its namespaces")
 	}
 	var out strings.Builder
 	status.Daemons["kubelet"] = false
 	status.Print(&out)
-	for _, want := range []string{"kubelet                  STOPPED", "203.0.113.0/24", "172.30.0.11,fd00:172:30::11"} {
+	for _, want := range []string{"kubelet                  STOPPED", "203.0.113.0/24", "node1 172.30.0.11,fd00:172:30::11", "node2 172.30.0.12,"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the status lacks %q:\n%s", want, out.String())
 		}

@@ -35,11 +35,18 @@ func (r *run) renewAPIServer(ctx context.Context) (err error) {
 }
 
 func (r *run) renewRest(ctx context.Context) error {
-	if err := r.renew(controllerManager, scheduler, kubeProxy, kubelet); err != nil {
+	if err := r.renew(controllerManager, scheduler); err != nil {
 		return err
 	}
-	started := time.Now()
-	return r.wait(ctx, "the node", func(ctx context.Context) error { return r.api.NodeReady(ctx, r.cluster.Plan.NodeName, started) })
+	for _, n := range r.cluster.nodes(r.state) {
+		if err := r.renew(n.Own(kubeProxy), n.Own(kubelet)); err != nil {
+			return err
+		}
+		if err := r.awaitNode(ctx, n, time.Now()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // renew stops daemons and starts them by the present programs.

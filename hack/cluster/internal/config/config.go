@@ -32,6 +32,7 @@ func Socket(runtime string) string {
 // Node is what the node's daemons are configured with.
 type Node struct {
 	Plan plan.Plan
+	Node plan.Node
 	// Runtime is the container runtime's name.
 	Runtime string
 	// Programs is the directory of runc, RuntimePrograms that of the runtime's own, Tools that of the kit's.
@@ -73,7 +74,7 @@ func (n Node) Files() (map[string]string, error) {
 	}
 	// There is no way out, so the machine's own resolver must not be tried.
 	rendered["/etc/resolv.conf"] = "nameserver " + n.Plan.DNS().String() + "\n"
-	rendered["/etc/hosts"] = "127.0.0.1 localhost\n::1 localhost\n" + n.Plan.Node.V4.Addr().String() + " " + n.Plan.NodeName + "\n"
+	rendered["/etc/hosts"] = "127.0.0.1 localhost\n::1 localhost\n" + n.Node.Addr.V4.Addr().String() + " " + n.Node.Name + "\n"
 	return rendered, nil
 }
 

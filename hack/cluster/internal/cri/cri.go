@@ -14,6 +14,8 @@ import (
 
 // Sandbox is one pod sandbox that runs.
 type Sandbox struct {
+	// Node is the name of the node.
+	Node      string `json:"node"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
@@ -49,15 +51,15 @@ func (c *Client) Ready(ctx context.Context) error {
 	return err
 }
 
-// Sandboxes lists the sandboxes that run. Paths of the node are made paths of the machine by putting nodeRoot before them.
-func (c *Client) Sandboxes(ctx context.Context, nodeRoot string) ([]Sandbox, error) {
+// Sandboxes lists the sandboxes that run on a node. Paths of the node are made paths of the machine by putting nodeRoot before them.
+func (c *Client) Sandboxes(ctx context.Context, node, nodeRoot string) ([]Sandbox, error) {
 	list, err := c.runtime.ListPodSandbox(ctx, &runtime.ListPodSandboxRequest{
 		Filter: &runtime.PodSandboxFilter{State: &runtime.PodSandboxStateValue{State: runtime.PodSandboxState_SANDBOX_READY}},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list sandboxes: %w", err)
 	}
-	sandboxes := []Sandbox{}
+	var sandboxes []Sandbox
 	for _, item := range list.Items {
 		status, err := c.runtime.PodSandboxStatus(ctx, &runtime.PodSandboxStatusRequest{PodSandboxId: item.Id, Verbose: true})
 		if err != nil {
@@ -67,6 +69,7 @@ func (c *Client) Sandboxes(ctx context.Context, nodeRoot string) ([]Sandbox, err
 		if err != nil {
 			return nil, fmt.Errorf("read sandbox %s: %w", item.Id, err)
 		}
+		s.Node = node
 		sandboxes = append(sandboxes, s)
 	}
 	return sandboxes, nil

@@ -3,30 +3,10 @@ package daemon
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 )
-
-func TestStartedProcessIsAliveUntilStopped(t *testing.T) {
-	p, ended := start(t, "/bin/sleep", "60")
-	if !p.Alive() {
-		t.Fatal("not alive after its start")
-	}
-	if err := p.Stop(5 * time.Second); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-ended; err == nil {
-		t.Error("a process that was signalled reports an orderly end")
-	}
-	if p.Alive() {
-		t.Error("alive after Stop")
-	}
-	if err := p.Stop(time.Second); err != nil {
-		t.Errorf("stopping it again: %v", err)
-	}
-}
 
 func TestStopKillsWhatIgnoresTheSignal(t *testing.T) {
 	log := logFile(t)
@@ -81,17 +61,6 @@ func TestEndIsReportedAndTheLogKept(t *testing.T) {
 	}
 	if got := LastLines(log.Name(), 1); got != "two" {
 		t.Errorf("last line %q", got)
-	}
-}
-
-func TestInNamespaceFindsThisProcess(t *testing.T) {
-	id, err := NamespaceID(os.Getpid(), "net")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pids, err := InNamespace("net", id)
-	if err != nil || !slices.Contains(pids, os.Getpid()) {
-		t.Errorf("%d is not in %v, %v", os.Getpid(), pids, err)
 	}
 }
 

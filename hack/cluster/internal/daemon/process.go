@@ -68,14 +68,6 @@ func (p Process) waitGone(limit time.Duration) bool {
 	return !p.Alive()
 }
 
-// InNamespace lists the processes whose namespace of the kind ("net", "mnt") is the given one, as /proc/PID/ns shows it.
-func InNamespace(kind, id string) ([]int, error) {
-	return Where(func(pid int) bool {
-		link, err := NamespaceID(pid, kind)
-		return err == nil && link == id
-	})
-}
-
 // Where lists the processes that a test is true for.
 func Where(test func(pid int) bool) ([]int, error) {
 	entries, err := os.ReadDir("/proc")

@@ -39,9 +39,6 @@ func Packages(steps ...Step) []Package {
 	})
 }
 
-// All is every package of the cluster, by name.
-func All() []string { return Names(Build, Images, Run) }
-
 // Names lists the names of what some steps need.
 func Names(steps ...Step) []string {
 	var names []string

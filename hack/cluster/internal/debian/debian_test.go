@@ -32,20 +32,6 @@ func TestEveryLineOfTheListIsWhole(t *testing.T) {
 	}
 }
 
-func TestEachStepOfTheKitGetsItsPackages(t *testing.T) {
-	for step, want := range map[Step]string{Build: "libseccomp-dev", Images: "haproxy", Run: "nftables"} {
-		if !slices.ContainsFunc(Packages(step), func(p Package) bool { return p.Name == want }) {
-			t.Errorf("%s is not among the packages of %s", want, step)
-		}
-		if !slices.Contains(All(), want) {
-			t.Errorf("%s is not in All", want)
-		}
-	}
-	if slices.Contains(All(), "debootstrap") {
-		t.Error("the cluster does not need debootstrap")
-	}
-}
-
 // runc finds libseccomp with pkg-config: a machine with a filled build cache does not show that it is missing.
 func TestProgramsInCGetTheirTools(t *testing.T) {
 	for _, want := range []string{"gcc", "libc6-dev", "libseccomp-dev", "pkg-config"} {

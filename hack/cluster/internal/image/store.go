@@ -65,15 +65,9 @@ func (s Store) Files() ([]string, error) {
 	return files, nil
 }
 
-// Complete says whether Make has nothing left to do.
-func (s Store) Complete() bool {
-	_, err := os.Stat(filepath.Join(s.Dir, "complete"))
-	return err == nil
-}
-
 // Make builds the own commands and packs every image, unless that is done.
 func (s Store) Make(ctx context.Context, out io.Writer) error {
-	if s.Complete() {
+	if _, err := os.Stat(filepath.Join(s.Dir, "complete")); err == nil {
 		return nil
 	}
 	start := time.Now()

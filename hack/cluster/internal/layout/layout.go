@@ -2,7 +2,6 @@
 package layout
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -70,34 +69,4 @@ func (l Layout) PKI() string { return filepath.Join(l.Run, "pki") }
 // Kubeconfig is the file of one user of the API server.
 func (l Layout) Kubeconfig(user string) string {
 	return filepath.Join(l.Run, "kubeconfig", user+".yaml")
-}
-
-// WithSource fills in the source directory, if none is given, by looking from the working directory upwards.
-// Only what builds needs it: all else works from anywhere.
-func (l Layout) WithSource() (Layout, error) {
-	if l.Source != "" {
-		return l, nil
-	}
-	dir, err := os.Getwd()
-	if err != nil {
-		return Layout{}, fmt.Errorf("find the module's directory: %w", err)
-	}
-	l.Source, err = findSource(dir)
-	return l, err
-}
-
-// findSource takes programs/go.mod as the mark: no other module has one at that place.
-func findSource(dir string) (string, error) {
-	for {
-		for _, candidate := range []string{dir, filepath.Join(dir, "hack", "cluster")} {
-			if _, err := os.Stat(filepath.Join(candidate, "programs", "go.mod")); err == nil {
-				return candidate, nil
-			}
-		}
-		parent := filepath.Dir(dir)
-		if parent == dir {
-			return "", errors.New("no hack/cluster here or above: run it inside the checkout or name the directory with --source")
-		}
-		dir = parent
-	}
 }

@@ -1,33 +1,9 @@
 package layout
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
-
-func TestSourceIsFoundFromAnywhereInTheCheckout(t *testing.T) {
-	root := t.TempDir()
-	module := filepath.Join(root, "hack", "cluster")
-	deep := filepath.Join(module, "internal", "deep")
-	for _, dir := range []string{filepath.Join(module, "programs"), deep} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.WriteFile(filepath.Join(module, "programs", "go.mod"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, from := range []string{root, module, deep} {
-		if got, err := findSource(from); got != module || err != nil {
-			t.Errorf("from %s: %s, %v", from, got, err)
-		}
-	}
-	if _, err := findSource(t.TempDir()); err == nil || !strings.Contains(err.Error(), "--source") {
-		t.Errorf("outside: %v", err)
-	}
-}
 
 func TestNew_statesAreOutsideTheCache_andApart(t *testing.T) {
 	seen := map[string]bool{}

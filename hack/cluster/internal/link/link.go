@@ -1,4 +1,4 @@
-// Package link joins the control plane's network namespace and the node's, and closes every other way.
+// Package link joins the control plane's network namespace and the nodes', and closes every other way.
 package link
 
 import (
@@ -16,8 +16,11 @@ import (
 	"istio-pod-network-controller/hack/cluster/internal/plan"
 )
 
-// nodeEnd is the node's name for its end of the link.
-const nodeEnd = "eth0"
+// nodeEnd is a node's name for its end of its link, bridge what joins the other ends in the control plane's namespace.
+const (
+	nodeEnd = "eth0"
+	bridge  = "nodes"
+)
 
 // ControlPlane sets up the namespace that it runs in: the world's addresses, and no way out.
 func ControlPlane(p plan.Plan) error {
@@ -38,39 +41,56 @@ func ControlPlane(p plan.Plan) error {
 			return fmt.Errorf("answer for %s: %w", world, err)
 		}
 	}
-	return unreachable(p.Pods, p.Services)
+	attrs := netlink.LinkAttrs{Name: bridge, HardwareAddr: hardware(p.ControlPlane)}
+	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
+		return fmt.Errorf("make a bridge for the nodes: %w", err)
+	}
+	return errors.Join(address(bridge, p.ControlPlane), unreachable(p.Pods, p.Services))
 }
 
 // Join joins the namespace that it runs in, which is the control plane's, to the node that nodePID holds. The link to a node of an earlier
 // boot goes first: the kernel may take seconds to remove it with the namespace at its other end.
-func Join(p plan.Plan, nodePID int) error {
+func Join(n plan.Node, nodePID int) error {
+	master, err := netlink.LinkByName(bridge)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", bridge, err)
+	}
 	veth := &netlink.Veth{
-		LinkAttrs: netlink.LinkAttrs{Name: p.NodeName}, PeerName: nodeEnd, PeerNamespace: netlink.NsPid(nodePID),
+		LinkAttrs: netlink.LinkAttrs{Name: n.Name, MasterIndex: master.Attrs().Index},
+		PeerName:  nodeEnd, PeerNamespace: netlink.NsPid(nodePID), PeerHardwareAddr: hardware(n.Addr),
 	}
 	var absent netlink.LinkNotFoundError
-	switch old, err := netlink.LinkByName(p.NodeName); {
+	switch old, err := netlink.LinkByName(n.Name); {
 	case err == nil:
 		if err := netlink.LinkDel(old); err != nil && !errors.Is(err, unix.ENODEV) {
 			return fmt.Errorf("remove the link to the earlier node: %w", err)
 		}
 	case !errors.As(err, &absent):
-		return fmt.Errorf("find %s: %w", p.NodeName, err)
+		return fmt.Errorf("find %s: %w", n.Name, err)
 	}
 	if err := netlink.LinkAdd(veth); err != nil {
 		return fmt.Errorf("join the namespaces by a veth pair: %w", err)
 	}
-	if err := address(p.NodeName, p.ControlPlane); err != nil {
+	if _, err := up(n.Name); err != nil {
 		return err
 	}
-	return via(p.NodePods, p.Node)
+	return Reach(n)
 }
 
-// Node sets up the namespace that it runs in, after Join, whose veth pair ends here: it forwards between pods and the control plane's namespace only.
-func Node(p plan.Plan) error {
+// Reach sends what is for a node's pods to the node.
+func Reach(n plan.Node) error { return via(n.Pods, n.Addr) }
+
+// hardware is a link's address, made of its IPv4 address: that of a node which boots again is the one that others remember.
+func hardware(d plan.Dual) net.HardwareAddr {
+	return append(net.HardwareAddr{2, 0}, d.V4.Addr().AsSlice()...)
+}
+
+// Node sets up the namespace that it runs in, after Join, whose veth pair ends here: it forwards between pods, other nodes and the control plane's namespace only.
+func Node(p plan.Plan, n plan.Node) error {
 	if _, err := up("lo"); err != nil {
 		return err
 	}
-	if err := address(nodeEnd, p.Node); err != nil {
+	if err := address(nodeEnd, n.Addr); err != nil {
 		return err
 	}
 	if err := setSysctls(map[string]string{
@@ -121,11 +141,11 @@ func up(name string) (index int, err error) {
 	return link.Attrs().Index, nil
 }
 
-// via sends both families of a range to the other end of the link.
+// via sends both families of a range through a neighbour, again or for the first time.
 func via(to, gateway plan.Dual) error {
 	for i, dst := range to.Both() {
 		r := &netlink.Route{Dst: ipNet(dst), Gw: gateway.Both()[i].Addr().AsSlice()}
-		if err := netlink.RouteAdd(r); err != nil {
+		if err := netlink.RouteReplace(r); err != nil {
 			return fmt.Errorf("route %s: %w", dst, err)
 		}
 	}

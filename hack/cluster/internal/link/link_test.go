@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -17,16 +18,28 @@ import (
 // TestNamespacesReachEachOtherAndNothingElse makes the two namespaces as `kc up` does and dials from the node's.
 func TestNamespacesReachEachOtherAndNothingElse(t *testing.T) {
 	kerneltest.Root(t)
-	p := plan.Default()
-	controlPlane, node := hold(t), hold(t)
+	p := plan.Default("")
+	controlPlane, node, second := hold(t), hold(t), hold(t)
 	in(t, controlPlane, func() error { return link.ControlPlane(p) })
-	// The second time as after a power cut: the first node's namespace is still there.
-	for _, holder := range []int{hold(t), node} {
-		in(t, controlPlane, func() error { return link.Join(p, holder) })
-		in(t, holder, func() error { return link.Node(p) })
+	// The first node twice, as after a power cut: its earlier namespace is still there.
+	for _, holder := range []int{hold(t), second, node} {
+		n := p.Nodes[0]
+		if holder == second {
+			n = p.Nodes[1]
+		}
+		in(t, controlPlane, func() error { return link.Join(n, holder) })
+		in(t, holder, func() error { return link.Node(p, n) })
 	}
+	in(t, node, func() error { return link.Reach(p.Nodes[1]) })
+	// What only pods of the second node have.
+	pods := []netip.Addr{p.Nodes[1].Pods.V4.Addr().Next(), p.Nodes[1].Pods.V6.Addr().Next()}
+	in(t, second, func() error {
+		return errors.Join(exec.Command("/sbin/ip", "addr", "add", pods[0].String(), "dev", "lo").Run(),
+			exec.Command("/sbin/ip", "addr", "add", pods[1].String(), "dev", "lo", "nodad").Run())
+	})
 
 	reachable := map[string]netip.Addr{
+		"pod of another node, IPv4": pods[0], "pod of another node, IPv6": pods[1],
 		"control plane, IPv4": p.ControlPlane.V4.Addr(),
 		"control plane, IPv6": p.ControlPlane.V6.Addr(),
 		"world, IPv4":         netip.MustParseAddr("203.0.113.10"),
@@ -35,7 +48,11 @@ func TestNamespacesReachEachOtherAndNothingElse(t *testing.T) {
 	for name, addr := range reachable {
 		t.Run(name, func(t *testing.T) {
 			var listener net.Listener
-			in(t, controlPlane, func() (err error) {
+			at := controlPlane
+			if slices.Contains(pods, addr) {
+				at = second
+			}
+			in(t, at, func() (err error) {
 				listener, err = net.Listen("tcp", netip.AddrPortFrom(addr, 8080).String())
 				return err
 			})

@@ -2,9 +2,7 @@
 package nodefs
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -103,37 +101,6 @@ func mountScratch(d Dirs) error {
 		return fmt.Errorf("part from the earlier node's mounts: %w", err)
 	}
 	return nil
-}
-
-// CopyDir copies the files of one directory into another one.
-func CopyDir(from, to string) error {
-	entries, err := os.ReadDir(from)
-	if err != nil {
-		return fmt.Errorf("list %s: %w", from, err)
-	}
-	for _, e := range entries {
-		if err := copyFile(filepath.Join(from, e.Name()), filepath.Join(to, e.Name())); err != nil {
-			return fmt.Errorf("copy %s: %w", e.Name(), err)
-		}
-	}
-	return nil
-}
-
-// copyFile makes an executable: plugins are all that is copied.
-func copyFile(from, to string) error {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o755)
-	if err != nil {
-		return err
-	}
-	if _, err := io.Copy(out, in); err != nil {
-		return errors.Join(err, out.Close())
-	}
-	return out.Close()
 }
 
 // overlay keeps what the node writes in scratch; the machine's directory below stays as it is.

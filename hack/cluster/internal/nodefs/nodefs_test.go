@@ -27,7 +27,7 @@ func TestNodeWritesStandardPathsAndTheMachineKeepsItsOwn(t *testing.T) {
 
 	const marker = "nodefs-test-marker"
 	written := []string{"/etc/" + marker, "/etc/cni/net.d/" + marker, "/opt/cni/bin/" + marker, "/run/netns/" + marker, "/var/log/pods/" + marker}
-	inNode(t, holder, func() error {
+	err = space.Do(holder.Process.Pid, space.Node, func() error {
 		for _, file := range append(written, "/var/lib/kubelet/"+marker) {
 			if err := os.WriteFile(file, nil, 0o600); err != nil {
 				return err
@@ -38,6 +38,9 @@ func TestNodeWritesStandardPathsAndTheMachineKeepsItsOwn(t *testing.T) {
 		}
 		return nil
 	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, file := range written {
 		if _, err := os.Stat(file); !os.IsNotExist(err) {
 			t.Errorf("%s is on the machine: %v", file, err)
@@ -86,31 +89,6 @@ func TestNodeThatBootsAgain_findsItsDiskAndAnEmptyRun(t *testing.T) {
 		return os.WriteFile("/etc/cni/net.d/y", nil, 0o600) // the layers can be written again
 	})
 	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestCopyDirKeepsContentAndMakesFilesExecutable(t *testing.T) {
-	from, to := t.TempDir(), t.TempDir()
-	if err := os.WriteFile(filepath.Join(from, "plugin"), []byte("content"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := CopyDir(from, to); err != nil {
-		t.Fatal(err)
-	}
-	got, err := os.ReadFile(filepath.Join(to, "plugin"))
-	if err != nil || string(got) != "content" {
-		t.Errorf("copy holds %q, %v", got, err)
-	}
-	info, err := os.Stat(filepath.Join(to, "plugin"))
-	if err != nil || info.Mode().Perm() != 0o755 {
-		t.Errorf("mode is %v, %v", info.Mode(), err)
-	}
-}
-
-func inNode(t *testing.T, holder *exec.Cmd, f func() error) {
-	t.Helper()
-	if err := space.Do(holder.Process.Pid, space.Node, f); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -24,36 +24,50 @@ func (d Dual) Both() []netip.Prefix { return []netip.Prefix{d.V4, d.V6} }
 // Masked is the network of an address.
 func (d Dual) Masked() Dual { return Dual{V4: d.V4.Masked(), V6: d.V6.Masked()} }
 
+// Node is one node.
+type Node struct {
+	// Name is the node's name and the host name in its UTS namespace.
+	Name string
+	// Addr is the node's address in the network of the control plane and all nodes, Pods the part of the cluster's range that the node gets.
+	Addr, Pods Dual
+	// Cgroup is the root of the cgroups of the node's pods, below the root of each hierarchy.
+	Cgroup string
+	// prefix is what names of further nodes' daemons and directories begin with. The first node's have none.
+	prefix string
+}
+
+// Own is what the node calls its daemon, or file: "kubelet" on the first node, "node2-kubelet" on the second.
+func (n Node) Own(name string) string { return n.prefix + name }
+
 // Plan says who has which address. Everything in it exists only inside the cluster's own network namespaces.
 type Plan struct {
-	// NodeName is the node's name and the host name in its UTS namespace.
-	NodeName string
-	// ControlPlane and Node are the two ends of the one link between the namespaces.
-	ControlPlane, Node Dual
-	// Pods is the cluster's range, NodePods the part of it that the only node gets.
-	Pods, NodePods Dual
+	// Nodes are all that a cluster may have: the first ones of them are there.
+	Nodes []Node
+	// ControlPlane is the address of the API server in the network of the nodes.
+	ControlPlane Dual
+	// Pods is the cluster's range.
+	Pods Dual
 	// Services is the range of the cluster addresses.
 	Services Dual
 	// World stands for "outside": the control plane's namespace answers for every address of it.
 	World Dual
 	// APIPort is where the API server listens.
 	APIPort uint16
-	// Cgroup is the root of every pod's cgroup, below the root of each hierarchy.
-	Cgroup string
 }
 
-// Default is the plan of a cluster. Those of a machine may have the same: nothing joins their namespaces.
-func Default() Plan {
+// Default is the plan of a cluster whose first node has the cgroup. Clusters of a machine may have the same addresses: nothing joins their namespaces.
+func Default(cgroup string) Plan {
 	return Plan{
-		NodeName:     "node1",
+		Nodes: []Node{
+			{"node1", dual("172.30.0.11/24", "fd00:172:30::11/64"), dual("10.244.0.0/24", "fd00:10:244::/64"), cgroup, ""},
+			{"node2", dual("172.30.0.12/24", "fd00:172:30::12/64"), dual("10.244.1.0/24", "fd00:10:244:1::/64"), cgroup + ".node2", "node2-"},
+			{"node3", dual("172.30.0.13/24", "fd00:172:30::13/64"), dual("10.244.2.0/24", "fd00:10:244:2::/64"), cgroup + ".node3", "node3-"},
+		},
 		ControlPlane: dual("172.30.0.1/24", "fd00:172:30::1/64"),
-		Node:         dual("172.30.0.11/24", "fd00:172:30::11/64"),
 		Pods:         dual("10.244.0.0/16", "fd00:10:244::/56"),
-		NodePods:     dual("10.244.0.0/24", "fd00:10:244::/64"),
 		Services:     dual("10.96.0.0/16", "fd00:10:96::/112"),
 		World:        dual("203.0.113.0/24", "2001:db8:1::/64"),
 		APIPort:      6443,
-		Cgroup:       "istio-pod-network-controller-cluster",
 	}
 }
 

@@ -17,7 +17,7 @@ func TestEndToEndRunNamesAWordThatItDoesNotKnow(t *testing.T) {
 		"E2E_BACKENDS=nftables iptable": `E2E_BACKENDS names "iptable": there are nftables iptables none`,
 		"E2E_BACKENDS= ":                `E2E_BACKENDS names ""`,
 		"E2E_RUNTIME=cri-o":             `E2E_RUNTIME names "cri-o": there are containerd crio`,
-		"E2E_HOOKS=nir":                 `E2E_HOOKS names "nir": there are core nri required powercut wait cni lifecycle istio`,
+		"E2E_HOOKS=nir":                 `E2E_HOOKS names "nir": there are core nri required powercut wait cni lifecycle istio kubernetes nodes`,
 	} {
 		cmd := exec.CommandContext(t.Context(), "../../../e2e.sh")
 		// On a machine where nothing more could happen.
@@ -36,7 +36,7 @@ func TestEndToEndRun_roundsOfTests_areKnown(t *testing.T) {
 		known = append(known, strings.Fields(words[1])...)
 	}
 	files, err := filepath.Glob("../../../../test/e2e/*_test.go")
-	if err != nil || len(files) == 0 || len(known) != 12 { // eleven rounds, and "none"
+	if err != nil || len(files) == 0 || len(known) != 13 { // twelve rounds, and "none"
 		t.Fatalf("files %q, known %q, error %v", files, known, err)
 	}
 	for _, file := range files {

@@ -3,7 +3,6 @@ package space_test
 import (
 	"os"
 	"os/exec"
-	"path/filepath"
 	"testing"
 
 	"istio-pod-network-controller/hack/cluster/internal/space"
@@ -38,41 +37,6 @@ func TestCreatedNamespaceLastsWithItsProcessAndDoEntersIt(t *testing.T) {
 	}
 	if got := netns(t); got != before {
 		t.Errorf("this thread is left in %s", got)
-	}
-}
-
-func TestMountsInANodeSpaceStayThere(t *testing.T) {
-	kerneltest.Root(t)
-	dir := t.TempDir()
-	var holder *exec.Cmd
-	err := space.Create(space.Node, func() error {
-		holder = exec.Command("/bin/sleep", "60")
-		return holder.Start()
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = holder.Process.Kill(); _ = holder.Wait() })
-	err = space.Do(holder.Process.Pid, space.Node, func() error {
-		if err := exec.Command("/bin/mount", "--make-rprivate", "/").Run(); err != nil {
-			return err
-		}
-		if err := exec.Command("/bin/mount", "-t", "tmpfs", "tmpfs", dir).Run(); err != nil {
-			return err
-		}
-		return os.WriteFile(filepath.Join(dir, "inside"), nil, 0o600)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(filepath.Join(dir, "inside")); !os.IsNotExist(err) {
-		t.Errorf("the mount is seen outside: %v", err)
-	}
-}
-
-func TestDoNamesAMissingHolder(t *testing.T) {
-	if err := space.Do(1<<30, space.ControlPlane, func() error { return nil }); err == nil {
-		t.Error("no error for a process that cannot be")
 	}
 }
 

@@ -17,12 +17,10 @@ import (
 
 // State is all that is not in the plan. It is written after each step that leaves something behind.
 type State struct {
-	// ControlPlane and Node are the processes that hold the two sets of namespaces.
-	ControlPlane daemon.Process `json:"controlPlane"`
-	Node         daemon.Process `json:"node"`
-	// Namespaces are the holders' network namespaces, as /proc shows them.
-	Namespaces map[string]string `json:"namespaces"`
-	// Daemons holds every daemon by name.
+	// ControlPlane and Nodes hold the sets of namespaces. Nodes has one for each node that there is to be, in the order of the plan.
+	ControlPlane Holder   `json:"controlPlane"`
+	Nodes        []Holder `json:"nodes"`
+	// Daemons holds every daemon by name, those of further nodes with the node's name before it.
 	Daemons map[string]daemon.Process `json:"daemons"`
 	// Programs and Tools are directories of programs; PATH of what runs in the cluster starts with them.
 	Programs string `json:"programs"`
@@ -40,6 +38,16 @@ type State struct {
 	// Ready says that the start came to its end.
 	Ready bool `json:"ready"`
 }
+
+// Holder is a process that holds namespaces.
+type Holder struct {
+	daemon.Process
+	// Network is its network namespace, as /proc shows it.
+	Network string `json:"network"`
+}
+
+// Holders lists all of them.
+func (s *State) Holders() []Holder { return append([]Holder{s.ControlPlane}, s.Nodes...) }
 
 // ErrNotUp says that there is no cluster.
 var ErrNotUp = errors.New("the cluster is not up: start it with `kc up`")
