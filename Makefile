@@ -85,7 +85,7 @@ test-kernel: ## Run the tests that program real network namespaces; fail where t
 	CGO_ENABLED=1 go test -race -count=1 ./internal/netns/... ./test/kerneltest/... ./iptables/...
 
 .PHONY: test-kernels
-test-kernels: ## Run those tests on Debian's kernels KERNELS (5.10 6.1 6.12) in virtual machines, of the packages PACKAGES (all), tests TESTS (all), with APPEND on the kernel's command line. ACCEL=kvm where there is KVM
+test-kernels: ## Run those tests on Debian's kernels KERNELS (5.10 6.1 6.12, on request also s390x and arm64) in virtual machines, of the packages PACKAGES (all), tests TESTS (all), with APPEND on the kernel's command line. ACCEL=kvm where there is KVM
 	@hack/preflight.sh test kernel kernels
 	nice $(QUICK_GO) -C hack run ./kernels $(if $(PACKAGES),-packages '$(PACKAGES)') $(if $(TESTS),-tests '$(TESTS)') $(if $(APPEND),-append '$(APPEND)') $(CURDIR) $(or $(KERNELS),5.10 6.1 6.12)
 

@@ -62,14 +62,8 @@ func transact(ns *netns.NS, messages ...rawnetlink.Request) error {
 	for i := range messages {
 		messages[i].Flags, messages[i].Silent = unix.NLM_F_CREATE, true
 	}
-	last := &messages[len(messages)-1]
-	last.Flags, last.Silent = last.Flags|unix.NLM_F_ACK, false
-	edge := func(kind uint16) []rawnetlink.Request {
-		return []rawnetlink.Request{{Kind: kind, Header: binary.BigEndian.AppendUint16([]byte{0, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES), Silent: true}}
-	}
 	return ns.Inside(func() error {
-		answers, err := rawnetlink.Ask(time.Now().Add(5*time.Second), unix.NETLINK_NETFILTER,
-			slices.Concat(edge(unix.NFNL_MSG_BATCH_BEGIN), messages, edge(unix.NFNL_MSG_BATCH_END))...)
+		answers, err := rawnetlink.Ask(time.Now().Add(5*time.Second), unix.NETLINK_NETFILTER, rawnetlink.Batch(messages)...)
 		for _, a := range answers {
 			err = errors.Join(err, a.Err)
 		}

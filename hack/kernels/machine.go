@@ -30,7 +30,7 @@ type Machine struct {
 }
 
 // line is the kernel's command line. The machine is short-lived: no mitigations, and a panic ends it.
-const line = "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr random.trust_cpu=on"
+const line = "quiet loglevel=4 panic=-1 mitigations=off nokaslr random.trust_cpu=on"
 
 // Run boots the machine and waits until it is off. The results of an earlier run go first.
 func (m Machine) Run(ctx context.Context, todo job.Job) error {
@@ -46,14 +46,18 @@ func (m Machine) Run(ctx context.Context, todo job.Job) error {
 		return err
 	}
 	accelerator := os.Getenv("ACCEL")
-	if accelerator == "" {
+	if accelerator == "" || m.Kernel.Programs != "" {
 		accelerator = "tcg"
 	}
 	share := "local,security_model=none,multidevs=remap,"
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", accelerator, "-machine", "pc", "-cpu", "max",
+	cmd := exec.CommandContext(ctx, m.Kernel.QEMU[0], m.Kernel.QEMU[1:]...)
+	cmd.Args = append(cmd.Args, "-accel", accelerator,
 		"-smp", "1", "-m", strconv.Itoa(m.Memory), "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
-		"-virtfs", share+"mount_tag=root,readonly=on,path=/", "-virtfs", share+"mount_tag=results,path="+m.Results,
-		"-kernel", m.Kernel.Image(), "-initrd", initramfs, "-append", line+" "+m.Append)
+		"-virtfs", share+"mount_tag=root,readonly=on,path="+m.Kernel.Tree(), "-virtfs", share+"mount_tag=results,path="+m.Results,
+		"-kernel", m.Kernel.Image(), "-initrd", initramfs, "-append", "console="+m.Kernel.Console+" "+line+" "+m.Append)
+	if todo.Checkout != "" {
+		cmd.Args = append(cmd.Args, "-virtfs", share+"mount_tag=checkout,readonly=on,path="+todo.Checkout)
+	}
 	if accelerator == "tcg" {
 		// The machine's clock counts instructions, a nanosecond each: on a slow or busy host everything takes longer, and nothing in the machine
 		// notices, so that time limits hold that were made for real machines.

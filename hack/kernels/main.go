@@ -1,5 +1,6 @@
 // Command kernels runs the product's tests that program the kernel on other kernels than the machine's: Debian's, each in a virtual
-// machine of its own, with cgroup v2 alone. It needs no KVM.
+// machine of its own, with cgroup v2 alone. It needs no KVM. The kernels s390x and arm64 are of other processors: their machines have Debian's
+// programs for these, and the tests are compiled for them.
 //
 //	kernels [-packages PATTERNS] [-tests PATTERN] [-append WORDS] CHECKOUT VERSION...
 //	kernels -script FILE CHECKOUT VERSION...
@@ -18,7 +19,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
@@ -60,41 +60,40 @@ func run(ctx context.Context, arguments []string, w io.Writer) error {
 	}
 	out := filepath.Join(root, "build/kernels")
 	guest := filepath.Join(out, "bin/init")
-	compile := exec.CommandContext(ctx, "go", "-C", filepath.Join(root, "hack"), "build", "-trimpath", "-o", guest, "./kernels/init")
-	compile.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if said, err := compile.CombinedOutput(); err != nil {
-		return fmt.Errorf("build ./init: %w: %s", err, said)
-	}
-	var programs []job.Program
-	if *script == "" {
-		if programs, err = build(ctx, root, filepath.Join(out, "bin"), *packages, *tests); err != nil {
-			return err
-		}
-	}
 	var failed error
 	for _, series := range flags.Args()[1:] {
 		kernel, err := fetch(ctx, filepath.Join(cache, "istio-pod-network-controller"), series)
 		if err != nil {
 			return err
 		}
-		machine := Machine{Kernel: kernel, Init: guest, Results: filepath.Join(out, series), Console: w, Memory: 4096, Append: *more}
-		if *script == "" {
-			failed = errors.Join(failed, machine.test(ctx, programs, w))
-		} else {
-			failed = errors.Join(failed, machine.script(ctx, root, *script, w))
+		if err := golang(ctx, filepath.Join(root, "hack"), kernel.Arch, "build", "-trimpath", "-o", guest, "./kernels/init").Run(); err != nil {
+			return fmt.Errorf("build ./init: %w", err)
 		}
+		machine := Machine{Kernel: kernel, Init: guest, Results: filepath.Join(out, series), Console: w, Memory: 4096, Append: *more}
+		if *script != "" {
+			failed = errors.Join(failed, machine.script(ctx, root, *script, w))
+			continue
+		}
+		programs, err := build(ctx, root, kernel.Arch, filepath.Join(out, "bin"), *packages, *tests)
+		if err != nil {
+			return err
+		}
+		failed = errors.Join(failed, machine.test(ctx, root, programs, w))
 	}
 	return failed
 }
 
 // test runs the programs on the machine's kernel and writes the report.
-func (m Machine) test(ctx context.Context, programs []job.Program, w io.Writer) error {
+func (m Machine) test(ctx context.Context, root string, programs []job.Program, w io.Writer) error {
 	fmt.Fprintf(w, "Linux %s (%s): the tests of %d packages\n", m.Kernel.Release, m.Kernel.Package, len(programs))
 	began := time.Now()
 	todo := job.Job{Modules: m.Kernel.Modules(), Programs: programs, Environment: []string{
 		// Temporary files are not on the layer above the host's file tree, as on a real machine.
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TMPDIR=/run",
 	}}
+	if m.Kernel.Programs != "" {
+		todo.Modules, todo.Checkout = "", root
+	}
 	if err := m.Run(ctx, todo); err != nil {
 		return err
 	}

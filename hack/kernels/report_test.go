@@ -46,13 +46,20 @@ func TestReport_countsByBackend_andNamesWhatFailed(t *testing.T) {
 			want:  []report.Count{{Backend: "any", Passed: 0, Failed: 1, Skipped: 0}}, wantFailed: []string{"p ended with 2", "p.TestA"},
 		},
 		"a test that is skipped because the kernel is old": {
-			kernel: "5.10",
+			kernel: "5.10.0-32-amd64",
 			files: map[string]string{"p.code": "0", "p.out": said("=== RUN   TestA", "=== NAME  TestA") +
 				"    x_test.go:20: this kernel has no SO_NETNS_COOKIE: it is older than Linux 5.14\n" + said("--- SKIP: TestA (0.01s)", "PASS")},
 			want: []report.Count{{Backend: "any", Passed: 0, Failed: 0, Skipped: 1}}, wantSkipped: 1,
 		},
+		"a test that is skipped though the kernel is new enough": {
+			kernel: "6.1.0-50-s390x",
+			files: map[string]string{"p.code": "0", "p.out": said("=== RUN   TestA", "=== NAME  TestA") +
+				"    x_test.go:20: no egress chains: it is older than Linux 5.16\n" + said("--- SKIP: TestA (0.01s)", "PASS")},
+			want: []report.Count{{Backend: "any", Passed: 0, Failed: 0, Skipped: 1}}, wantSkipped: 1,
+			wantFailed: []string{"p.TestA was skipped: no egress chains: it is older than Linux 5.16"},
+		},
 		"a test that is skipped without leave": {
-			kernel: "6.12",
+			kernel: "6.12.1",
 			files: map[string]string{"p.code": "0", "p.out": said("=== RUN   TestA", "=== NAME  TestA") +
 				"    x_test.go:20: nft is not installed\n" + said("--- SKIP: TestA (0.01s)", "PASS")},
 			want: []report.Count{{Backend: "any", Passed: 0, Failed: 0, Skipped: 1}}, wantSkipped: 1, wantFailed: []string{"p.TestA was skipped: nft is not installed"},
@@ -75,7 +82,7 @@ func TestReport_countsByBackend_andNamesWhatFailed(t *testing.T) {
 func readFiles(t *testing.T, kernel string, files map[string]string) (report.Report, string) {
 	t.Helper()
 	var console strings.Builder
-	m := Machine{Kernel: Kernel{Series: kernel}, Results: t.TempDir(), Console: &console}
+	m := Machine{Kernel: Kernel{Release: kernel}, Results: t.TempDir(), Console: &console}
 	for file, text := range files {
 		if err := os.WriteFile(filepath.Join(m.Results, file), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

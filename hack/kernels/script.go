@@ -18,6 +18,9 @@ const scriptLimit = 4 * time.Hour
 // script runs a script of the checkout, in a machine that is large enough for the one-node cluster. What the script says is in the file
 // script.out of the results all the while.
 func (m Machine) script(ctx context.Context, root, script string, w io.Writer) error {
+	if m.Kernel.Programs != "" {
+		return fmt.Errorf("-script: the machine of %s has none of the host's programs", m.Kernel.Series)
+	}
 	m.Results, m.Memory = m.Results+"-script", 8192
 	fmt.Fprintf(w, "Linux %s (%s): %s says what it does in %s/script.out\n", m.Kernel.Release, m.Kernel.Package, script, m.Results)
 	program := job.Program{Name: "script", Directory: root, Command: []string{filepath.Join(root, script)}, Limit: scriptLimit}

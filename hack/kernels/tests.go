@@ -24,16 +24,21 @@ const limit = time.Hour
 // everything is all packages, first those that are nearest to the kernel.
 const everything = "./internal/... ./iptables/... ./test/... ./..."
 
+// golang is the go command in a directory, for static programs for a processor.
+func golang(ctx context.Context, dir, arch string, arguments ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "go", arguments...)
+	cmd.Dir, cmd.Stderr, cmd.Env = dir, os.Stderr, append(os.Environ(), "CGO_ENABLED=0", "GOARCH="+arch)
+	return cmd
+}
+
 // build builds those tests of packages that program network namespaces and whose names match a pattern, and returns how to run each package's.
-func build(ctx context.Context, root, dir, packages, pattern string) ([]job.Program, error) {
+func build(ctx context.Context, root, arch, dir, packages, pattern string) ([]job.Program, error) {
 	wanted, err := regexp.Compile(pattern)
 	if err != nil {
 		return nil, fmt.Errorf("-tests: %w", err)
 	}
 	arguments := []string{"list", "-json=Dir,ImportPath,Module,TestImports,XTestImports"}
-	list := exec.CommandContext(ctx, "go", append(arguments, strings.Fields(packages)...)...)
-	list.Dir, list.Stderr = root, os.Stderr
-	text, err := list.Output()
+	text, err := golang(ctx, root, arch, append(arguments, strings.Fields(packages)...)...).Output()
 	if err != nil {
 		return nil, fmt.Errorf("list packages: %w", err)
 	}
@@ -61,10 +66,7 @@ func build(ctx context.Context, root, dir, packages, pattern string) ([]job.Prog
 		}
 		name := strings.TrimPrefix(p.ImportPath, p.Module.Path+"/")
 		file := filepath.Join(dir, strings.ReplaceAll(name, "/", "_")+".test")
-		compile := exec.CommandContext(ctx, "go", "test", "-c", "-trimpath", "-o", file, p.Dir)
-		compile.Dir, compile.Stdout, compile.Stderr = root, os.Stderr, os.Stderr
-		compile.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if err := compile.Run(); err != nil {
+		if err := golang(ctx, root, arch, "test", "-c", "-trimpath", "-o", file, p.Dir).Run(); err != nil {
 			return nil, fmt.Errorf("build the tests of %s: %w", name, err)
 		}
 		programs = append(programs, job.Program{

@@ -136,7 +136,7 @@ func round(name string, c Cell) Cell {
 // kernelCells have the tests that program the kernel in parts of a boot and some minutes, so that little is lost when a run is cut off.
 func kernelCells() []Cell {
 	var list []Cell
-	for _, kernel := range kernels() {
+	for _, kernel := range []string{"5.10", "6.1", "6.12", "s390x", "arm64"} {
 		for _, part := range [][3]string{
 			{"nftables", "namespaces, routes and the nftables backend", "./internal/netns ./internal/rawnetlink ./iptables/routing ./iptables/nftables"},
 			{"iptables", "the iptables backend and foreign rules", "./iptables/foreign ./iptables/xtables"},
@@ -144,6 +144,9 @@ func kernelCells() []Cell {
 			{"traffic", "connections through the rules", "./test/conformance ./test/interpreter"},
 			{"agent", "the agent, its proxies and the commands", "./internal/serving ./agent/... ./sidecars/... ./diagnostics/... ./cmd/..."},
 		} {
+			if part[0] == "agent" && kernel[0] > '9' { // an emulated processor is slow: only what programs the kernel
+				continue
+			}
 			list = append(list, Cell{
 				Name: "kernel-" + kernel + "-" + part[0], Shows: part[1] + " on Linux " + kernel, Kernel: kernel,
 				Command: []string{"make", "test-kernels", "KERNELS=" + kernel, "PACKAGES=" + part[2]},
@@ -157,5 +160,3 @@ func kernelCells() []Cell {
 		Inputs:  Inputs{Packages: "./iptables/kernel", Tests: true, Paths: "hack/kernels/"},
 	})
 }
-
-func kernels() []string { return []string{"5.10", "6.1", "6.12"} }

@@ -101,7 +101,9 @@ func kernelRow(rows, notes *strings.Builder, kernel string, parts []row) {
 		for _, skip := range r.Report.Skipped {
 			reasons[skip.Reason]++
 		}
-		notes.WriteString(failures(kernel, *r.Report))
+		for _, test := range r.Report.Failed {
+			fmt.Fprintf(notes, "- Linux %s fails `%s`.\n", kernel, test)
+		}
 	}
 	if whole.Release != "" {
 		fmt.Fprintf(rows, "| %s (Debian's %s)", whole.Release, whole.Package)
@@ -119,19 +121,6 @@ func kernelRow(rows, notes *strings.Builder, kernel string, parts []row) {
 	if len(missing) > 0 {
 		fmt.Fprintf(notes, "- Not run yet: `%s`.\n", strings.Join(missing, "`, `"))
 	}
-}
-
-// failures has a line for each test that failed. Older reports name tests that passed alone in Alone only.
-func failures(kernel string, r report.Report) (lines string) {
-	for _, test := range r.Failed {
-		if !slices.Contains(r.Alone, test) {
-			lines += fmt.Sprintf("- Linux %s fails `%s`.\n", kernel, test)
-		}
-	}
-	for _, test := range r.Alone {
-		lines += fmt.Sprintf("- Linux %s fails `%s` beside others (passes alone).\n", kernel, test)
-	}
-	return lines
 }
 
 // counted adds up the numbers of one backend.

@@ -32,7 +32,7 @@ func TestDocument_eachCell_hasARowOrANote(t *testing.T) {
 		}},
 		{Cell: "kernel-5.10-backends", Date: "2026-11-26", Commit: "def", Report: &report.Report{
 			Release: "5.10.0-32-amd64", Package: "5.10.223-1", Backends: []report.Count{{Backend: "nftables", Passed: 2, Failed: 2, Skipped: 0}},
-			Failed: []string{"b.TestB", "b.TestC"}, Alone: []string{"b.TestC"},
+			Failed: []string{"b.TestB", "b.TestC"},
 		}},
 		{Cell: "kernel-5.10-agent", Date: "2026-11-26", Commit: "def"},
 		{Cell: "mutate", Passed: true, Date: "2026-11-26", Commit: "old", Seconds: 330},
@@ -47,7 +47,7 @@ func TestDocument_eachCell_hasARowOrANote(t *testing.T) {
 | 5.10.0-32-amd64 (Debian's 5.10.223-1) | 9 passed, 2 failed | not run | not run | 5 passed, 1 skipped | 2026-11-25, old; 2026-11-26, def |
 
 - Linux 5.10 fails ` + "`b.TestB`" + `.
-- Linux 5.10 fails ` + "`b.TestC`" + ` beside others (passes alone).
+- Linux 5.10 fails ` + "`b.TestC`" + `.
 - Linux 5.10 fails ` + "`kernel-5.10-agent`" + ` before its tests have ended.
 - Linux 5.10 skips 1: no cookie.
 - Stale: ` + "`kernel-5.10-nftables`" + `.

@@ -41,21 +41,6 @@ const (
 	TableOwner = 2
 )
 
-// BigEndian reads a number in network byte order, as those of nf_tables, from as many bytes as there are, up to four.
-func BigEndian(b []byte) (n uint32) {
-	for _, x := range b[:min(len(b), 4)] {
-		n = n<<8 | uint32(x)
-	}
-	return n
-}
-
-// NativeEndian reads a number in the machine's byte order, from as many bytes as there are, up to four.
-func NativeEndian(b []byte) uint32 {
-	var whole [4]byte
-	copy(whole[:], b)
-	return binary.NativeEndian.Uint32(whole[:])
-}
-
 // Batch returns requests to nf_tables as one transaction: the kernel carries out all of them or none. It answers with errors, and
 // acknowledges the last request. The attributes go into the message that begins the batch.
 func Batch(requests []Request, attributes ...[]byte) []Request {

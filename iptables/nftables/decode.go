@@ -23,7 +23,7 @@ func (e expression) value(kind uint16) []byte { return find(find(e.data, kind), 
 // decodeRule is the inverse of encode, for people to read. Whether a rule is ours is not decided here: rules are compared byte by byte. The
 // comment of a rule with an expression that ours never use says so.
 func decodeRule(rule []byte) iptables.Rule {
-	d := decoder{rule: iptables.Rule{Comment: comment(find(rule, unix.NFTA_RULE_USERDATA)), Uncounted: true}}
+	d := decoder{host: rawnetlink.Host(), rule: iptables.Rule{Comment: comment(find(rule, unix.NFTA_RULE_USERDATA)), Uncounted: true}}
 	for _, data := range rawnetlink.Each(find(rule, unix.NFTA_RULE_EXPRESSIONS)) {
 		e := expression{name: rawnetlink.Name(find(data, unix.NFTA_EXPR_NAME)), data: find(data, unix.NFTA_EXPR_DATA)}
 		if !d.take(e) {
@@ -53,6 +53,7 @@ func comment(userdata []byte) string {
 // decoder reads a rule's expressions one by one. The register holds a field (with the bits that mask leaves, or in network byte order)
 // or a number.
 type decoder struct {
+	host    rawnetlink.Order
 	rule    iptables.Rule
 	field   iptables.Field
 	mask    []byte
@@ -82,7 +83,7 @@ func (d *decoder) take(e expression) (known bool) {
 		if c.Field == iptables.Socket && e.number(unix.NFTA_CMP_OP) == unix.NFT_CMP_EQ {
 			c.Field = iptables.Transparent
 		}
-		known = setValue(&c, e.value(unix.NFTA_CMP_DATA), d.mask)
+		known = setValue(d.host, &c, e.value(unix.NFTA_CMP_DATA), d.mask)
 		d.rule.Conds = append(d.rule.Conds, c)
 		return known
 	case "lookup":
@@ -135,13 +136,13 @@ func (d *decoder) set(e expression) (known bool) {
 	case meta && d.field == iptables.ConnMark:
 		a.Verb = iptables.RestoreMark
 	case meta && a.Verb == iptables.TProxy:
-		a.Num = rawnetlink.NativeEndian(d.number)
+		a.Num = rawnetlink.Number32(d.host, d.number)
 	case meta:
-		a.Verb, a.Num = iptables.SetMark, rawnetlink.NativeEndian(d.number)
+		a.Verb, a.Num = iptables.SetMark, rawnetlink.Number32(d.host, d.number)
 	case d.field == iptables.Mark:
 		a.Verb = iptables.SaveMark
 	default:
-		if a.Verb, a.Num = iptables.Zone, rawnetlink.NativeEndian(d.number); find(e.data, unix.NFTA_CT_DIRECTION) != nil {
+		if a.Verb, a.Num = iptables.Zone, rawnetlink.Number32(d.host, d.number); find(e.data, unix.NFTA_CT_DIRECTION) != nil {
 			a.Verb = iptables.ZoneOneWay
 		}
 	}

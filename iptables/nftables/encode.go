@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
@@ -189,6 +188,11 @@ func lastAddr(p netip.Prefix) netip.Addr {
 }
 
 func encode(r iptables.Rule, suffix string) []expr.Any {
+	return encodeFor(rawnetlink.Host(), r, suffix)
+}
+
+// encodeFor is encode for a machine with a byte order.
+func encodeFor(host rawnetlink.Order, r iptables.Rule, suffix string) []expr.Any {
 	var out []expr.Any
 	var family uint32
 	for _, c := range r.Conds {
@@ -196,14 +200,14 @@ func encode(r iptables.Rule, suffix string) []expr.Any {
 			family = c.Num
 		}
 		out = append(out, load(c.Field, family))
-		out = append(out, compare(c, suffix)...)
+		out = append(out, compare(host, c, suffix)...)
 	}
 	out = append(out, &expr.Counter{})
-	return append(out, verdict(r.Action, family)...)
+	return append(out, verdict(host, r.Action, family)...)
 }
 
 // compare returns the expressions that compare the register with a condition's value.
-func compare(c iptables.Cond, suffix string) []expr.Any {
+func compare(host rawnetlink.Order, c iptables.Cond, suffix string) []expr.Any {
 	if c.Set != "" {
 		return []expr.Any{&expr.Lookup{SourceRegister: reg, SetName: c.Set + suffix, Invert: c.Not}}
 	}
@@ -211,11 +215,11 @@ func compare(c iptables.Cond, suffix string) []expr.Any {
 		// Numbers are compared as bytes, from the first to the last. The kernel keeps users in its own byte order.
 		return []expr.Any{
 			&expr.Byteorder{SourceRegister: reg, DestRegister: reg, Op: expr.ByteorderHton, Len: 4, Size: 4},
-			&expr.Cmp{Op: expr.CmpOpGte, Register: reg, Data: binaryutil.BigEndian.PutUint32(c.Num)},
-			&expr.Cmp{Op: expr.CmpOpLte, Register: reg, Data: binaryutil.BigEndian.PutUint32(c.Last)},
+			&expr.Cmp{Op: expr.CmpOpGte, Register: reg, Data: binary.BigEndian.AppendUint32(nil, c.Num)},
+			&expr.Cmp{Op: expr.CmpOpLte, Register: reg, Data: binary.BigEndian.AppendUint32(nil, c.Last)},
 		}
 	}
-	op, data, bits := expr.CmpOpEq, value(c), mask(c)
+	op, data, bits := expr.CmpOpEq, value(host, c), mask(host, c)
 	switch {
 	case c.Field == iptables.Socket:
 		op = expr.CmpOpLte
@@ -239,11 +243,11 @@ func compare(c iptables.Cond, suffix string) []expr.Any {
 	}
 }
 
-func verdict(a iptables.Action, family uint32) []expr.Any {
+func verdict(host rawnetlink.Order, a iptables.Action, family uint32) []expr.Any {
 	number := func(data []byte) expr.Any { return &expr.Immediate{Register: reg, Data: data} }
-	port := number(binaryutil.BigEndian.PutUint16(a.Port))
+	port := number(binary.BigEndian.AppendUint16(nil, a.Port))
 	setMark := []expr.Any{
-		number(binaryutil.NativeEndian.PutUint32(a.Num)), &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg},
+		number(host.AppendUint32(nil, a.Num)), &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg},
 	}
 	leave := &expr.Verdict{Kind: expr.VerdictReturn}
 	switch a.Verb {
@@ -263,7 +267,7 @@ func verdict(a iptables.Action, family uint32) []expr.Any {
 	case iptables.RestoreMark:
 		return []expr.Any{load(iptables.ConnMark, 0), &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg}, leave}
 	case iptables.Zone, iptables.ZoneOneWay:
-		zone := number(binaryutil.NativeEndian.PutUint32(a.Num)[:2])
+		zone := number(host.AppendUint16(nil, uint16(a.Num)))
 		oneWay := a.Verb == iptables.ZoneOneWay
 		return []expr.Any{zone, &expr.Ct{Key: expr.CtKeyZONE, SourceRegister: true, Register: reg, OptDirection: oneWay}, leave}
 	case iptables.Jump:

@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
@@ -118,13 +117,14 @@ const (
 	fibSource = 1 // NFTA_FIB_F_SADDR
 )
 
-// value returns the bytes that the register is compared with, in the byte order in which the kernel keeps the field.
-func value(c iptables.Cond) []byte {
+// value returns the bytes that the register is compared with, in the size and the byte order in which the kernel keeps the field. host is the
+// machine's order.
+func value(host rawnetlink.Order, c iptables.Cond) []byte {
 	switch c.Field {
 	case iptables.Family, iptables.Protocol, iptables.TCPFlags, iptables.Direction, iptables.Socket, iptables.Transparent:
-		return binary.BigEndian.AppendUint32(nil, c.Num)[3:]
+		return []byte{byte(c.Num)}
 	case iptables.SrcPort, iptables.DstPort, iptables.ReplySrcPort:
-		return binary.BigEndian.AppendUint32(nil, c.Num)[2:]
+		return binary.BigEndian.AppendUint16(nil, uint16(c.Num))
 	case iptables.InIface, iptables.OutIface:
 		name := make([]byte, unix.IFNAMSIZ)
 		copy(name, c.Text)
@@ -132,17 +132,17 @@ func value(c iptables.Cond) []byte {
 	case iptables.SrcAddr, iptables.DstAddr:
 		return c.Prefix.Masked().Addr().AsSlice()
 	default:
-		return binaryutil.NativeEndian.PutUint32(c.Num)
+		return host.AppendUint32(nil, c.Num)
 	}
 }
 
 // mask returns the bits of the field that are compared, or nil for all.
-func mask(c iptables.Cond) []byte {
+func mask(host rawnetlink.Order, c iptables.Cond) []byte {
 	switch {
 	case c.Field == iptables.TCPFlags:
 		return []byte{iptables.OpeningMask}
 	case c.Field.IsBits():
-		return binaryutil.NativeEndian.PutUint32(c.Num)
+		return host.AppendUint32(nil, c.Num)
 	case c.Prefix.IsValid() && !c.Prefix.IsSingleIP():
 		return net.CIDRMask(c.Prefix.Bits(), c.Prefix.Addr().BitLen())
 	}
@@ -150,7 +150,7 @@ func mask(c iptables.Cond) []byte {
 }
 
 // setValue is the inverse of value and mask: it puts what the register is compared with into c. ok is false if c cannot hold it.
-func setValue(c *iptables.Cond, data, mask []byte) (ok bool) {
+func setValue(host rawnetlink.Order, c *iptables.Cond, data, mask []byte) (ok bool) {
 	switch c.Field {
 	case iptables.InIface, iptables.OutIface:
 		c.Text = rawnetlink.Name(data)
@@ -170,6 +170,6 @@ func setValue(c *iptables.Cond, data, mask []byte) (ok bool) {
 		return true
 	default:
 	}
-	c.Num = rawnetlink.NativeEndian(data)
+	c.Num = rawnetlink.Number32(host, data)
 	return true
 }

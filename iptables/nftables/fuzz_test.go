@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 )
 
@@ -46,7 +47,7 @@ func FuzzExpression(f *testing.F) {
 	}
 	f.Fuzz(func(_ *testing.T, name string, data, mask, number []byte) {
 		for field := range iptables.Socket + 2 {
-			d := decoder{field: field, mask: mask, number: number}
+			d := decoder{host: rawnetlink.Host(), field: field, mask: mask, number: number}
 			_ = d.take(expression{name: name, data: data})
 			_ = d.rule.Text()
 		}

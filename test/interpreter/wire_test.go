@@ -102,7 +102,7 @@ func (w *wire) fromWorld(p Packet, id uint32) error {
 	if isIPv6(p) {
 		protocol = unix.ETH_P_IPV6
 	}
-	to := &unix.SockaddrLinklayer{Protocol: protocol<<8 | protocol>>8, Ifindex: e.index, Halen: 6}
+	to := &unix.SockaddrLinklayer{Protocol: kerneltest.NetworkOrder(protocol), Ifindex: e.index, Halen: 6}
 	copy(to.Addr[:], e.mac)
 	return unix.Sendto(w.toPod, p.bytes(id), 0, to)
 }

@@ -1,11 +1,17 @@
 package kerneltest
 
 import (
+	"encoding/binary"
 	"net"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
 )
+
+// NetworkOrder returns the number whose bytes in memory are those of n in network order, and the other way round: htons and ntohs of C.
+func NetworkOrder(n uint16) uint16 {
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, n))
+}
 
 // originalDst returns the destination that the client dialled: from conntrack, or the local address of a direct connection.
 func originalDst(c *net.TCPConn) netip.AddrPort {
@@ -24,8 +30,7 @@ func originalDst(c *net.TCPConn) netip.AddrPort {
 			return
 		}
 		if m, err := unix.GetsockoptIPv6MTUInfo(int(fd), unix.SOL_IPV6, unix.SO_ORIGINAL_DST); err == nil {
-			p := m.Addr.Port
-			dst = netip.AddrPortFrom(netip.AddrFrom16(m.Addr.Addr), p<<8|p>>8)
+			dst = netip.AddrPortFrom(netip.AddrFrom16(m.Addr.Addr), NetworkOrder(m.Addr.Port))
 		}
 	})
 	return netip.AddrPortFrom(dst.Addr().Unmap(), dst.Port())

@@ -23,7 +23,10 @@ import (
 	"istio-pod-network-controller/hack/kernels/job"
 )
 
-const results = "/run/results"
+const (
+	results = "/run/results"
+	nineP   = "trans=virtio,version=9p2000.L,msize=512000"
+)
 
 func main() {
 	if err := run(context.Background()); err != nil {
@@ -49,7 +52,7 @@ func run(ctx context.Context) error {
 	if err := json.Unmarshal(text, &todo); err != nil {
 		return fmt.Errorf("read job: %w", err)
 	}
-	if err := prepare(ctx, todo.Modules); err != nil {
+	if err := prepare(ctx, todo); err != nil {
 		return err
 	}
 	for _, p := range todo.Programs {
@@ -93,7 +96,7 @@ func load(file string) error {
 // enterTree makes the host's file tree the root. What is written to it is gone with the machine.
 func enterTree() error {
 	mounts := []struct{ source, target, kind, options string }{
-		{"root", "/lower", "9p", "trans=virtio,version=9p2000.L,msize=512000,cache=loose"},
+		{"root", "/lower", "9p", nineP + ",cache=loose"},
 		{"memory", "/upper", "tmpfs", "size=75%"},
 		{"overlay", "/tree", "overlay", "lowerdir=/lower,upperdir=/upper/written,workdir=/upper/work"},
 		{"proc", "/tree/proc", "proc", ""},
@@ -103,7 +106,7 @@ func enterTree() error {
 		{"memory", "/tree/dev/shm", "tmpfs", "mode=1777"},
 		{"memory", "/tree/run", "tmpfs", "mode=755"},
 		{"cgroup2", "/tree/sys/fs/cgroup", "cgroup2", ""},
-		{"results", "/tree" + results, "9p", "trans=virtio,version=9p2000.L,msize=512000"},
+		{"results", "/tree" + results, "9p", nineP},
 	}
 	for _, m := range mounts {
 		if err := os.MkdirAll(m.target, 0o755); err != nil {
@@ -126,18 +129,21 @@ func enterTree() error {
 }
 
 // prepare gives programs what a booted machine has.
-func prepare(ctx context.Context, modulesOf string) error {
-	var system unix.Utsname
-	if err := unix.Uname(&system); err != nil {
+func prepare(ctx context.Context, todo job.Job) error {
+	if err := errors.Join(os.MkdirAll("/run/netns", 0o755), os.MkdirAll("/tmp", 0o755)); err != nil {
 		return err
 	}
-	release := unix.ByteSliceToString(system.Release[:])
-	modules := filepath.Join("/lib/modules", release)
-	if err := errors.Join(os.RemoveAll(modules), os.MkdirAll("/lib/modules", 0o755), os.Symlink(modulesOf, modules), os.MkdirAll("/run/netns", 0o755)); err != nil {
-		return err
+	if todo.Modules != "" {
+		modules := filepath.Join("/lib/modules", filepath.Base(todo.Modules))
+		if err := errors.Join(os.RemoveAll(modules), os.MkdirAll("/lib/modules", 0o755), os.Symlink(todo.Modules, modules)); err != nil {
+			return err
+		}
 	}
-	if err := os.WriteFile(filepath.Join(results, "release"), []byte(release), 0o600); err != nil {
-		return err
+	if todo.Checkout != "" {
+		err := errors.Join(os.MkdirAll(todo.Checkout, 0o755), unix.Mount("checkout", todo.Checkout, "9p", unix.MS_RDONLY, nineP+",cache=loose"))
+		if err != nil {
+			return fmt.Errorf("mount the checkout at %s: %w", todo.Checkout, err)
+		}
 	}
 	command := exec.CommandContext(ctx, "/sbin/ip", "link", "set", "lo", "up")
 	if out, err := command.CombinedOutput(); err != nil {

@@ -7,9 +7,10 @@ import "time"
 type Job struct {
 	// Environment is the same for all programs.
 	Environment []string
-	// Modules is the directory of the kernel's modules.
-	Modules  string
-	Programs []Program
+	// Modules is the directory of the kernel's modules, Checkout the share of this name and where it is mounted. They are empty if the
+	// root has them.
+	Modules, Checkout string
+	Programs          []Program
 }
 
 // Program is a test program, or a script.

@@ -9,9 +9,7 @@ type Report struct {
 	Seconds  int     `json:"seconds,omitempty"`
 	Backends []Count `json:"backends"`
 	// Failed also has packages that did not run to their end, and tests that were skipped without leave.
-	Failed []string `json:"failed,omitempty"`
-	// Alone is of older reports: failed tests that passed when they ran again, alone.
-	Alone   []string `json:"alone,omitempty"`
+	Failed  []string `json:"failed,omitempty"`
 	Skipped []Skip   `json:"skipped,omitempty"`
 }
 
