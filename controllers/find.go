@@ -19,12 +19,9 @@ import (
 // keyMirror is an annotation of the mirror pods that the kubelet creates for static pods. Its value is the UID that the runtime uses.
 const keyMirror = corev1.MirrorPodAnnotationKey
 
-// keySource is an annotation of static pods as the kubelet gives them.
-const keySource = staticPrefix + "source"
-
 // isStatic reports whether a pod is a static one as the kubelet gives it, not the mirror pod that the API server has for it.
 func isStatic(pod *corev1.Pod) bool {
-	return pod.Annotations[keySource] != "" && pod.Annotations[keyMirror] == ""
+	return intent.IsStatic(pod) && pod.Annotations[keyMirror] == ""
 }
 
 // locator finds the sandbox of a visit's pod, and identifies its namespace. It holds no turn.

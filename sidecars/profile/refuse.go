@@ -38,7 +38,7 @@ func (p *Version) Unfit(pod *corev1.Pod) string {
 		return "the pod has a user namespace (hostUsers: false), in which the rules do not know the shared proxy by its group, and would lead its traffic back to it: take it out, or choose the profile none"
 	case spec.OS != nil && spec.OS.Name == corev1.Windows:
 		return "the pod is for Windows: choose the profile none"
-	case pod.Annotations[corev1.MirrorPodAnnotationKey] != "" && showsToken(p):
+	case intent.IsStatic(pod) && showsToken(p):
 		return "the pod is a static pod, which has no ServiceAccount: the proxy could not show by a token who it is; make a DaemonSet of it, or choose the profile none"
 	}
 	named := func(name string) bool {

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/sidecars/istio"
 )
 
@@ -100,10 +101,11 @@ func TestRefusal_staticPodAndToken_saysWhy(t *testing.T) {
 		spec        Spec
 		refused     bool
 	}{
-		"a static pod, Istio's proxy":         {static, Spec{Istio: &istio.ControlPlane{}}, true},
-		"a static pod, a proxy with a token":  {static, Spec{Secrets: token}, true},
-		"a static pod, a proxy without token": {static, Spec{Secrets: []v1alpha1.SecretSource{{Name: "roots"}}}, false},
-		"another pod, Istio's proxy":          {nil, Spec{Istio: &istio.ControlPlane{}}, false},
+		"a static pod, Istio's proxy":          {static, Spec{Istio: &istio.ControlPlane{}}, true},
+		"a static pod, a proxy with a token":   {static, Spec{Secrets: token}, true},
+		"a static pod, a proxy without token":  {static, Spec{Secrets: []v1alpha1.SecretSource{{Name: "roots"}}}, false},
+		"a static pod as the kubelet gives it": {map[string]string{intent.KeySource: "file"}, Spec{Istio: &istio.ControlPlane{}}, true},
+		"another pod, Istio's proxy":           {nil, Spec{Istio: &istio.ControlPlane{}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := thePod()
