@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -59,12 +58,12 @@ func TestContainerdPodsHaveRulesAlthoughThePluginRegisters(t *testing.T) {
 		c.agent.await(t, "NRI", func() bool { return c.agent.nriHook.Connected() })
 
 		var starters sync.WaitGroup
-		ctx, stop := context.WithCancel(t.Context())
+		var over atomic.Bool
 		defer starters.Wait()
-		defer stop()
+		defer over.Store(true)
 		for range startersAtOnce {
 			starters.Go(func() {
-				for ctx.Err() == nil {
+				for !over.Load() {
 					c.live(t)
 				}
 			})
@@ -79,7 +78,7 @@ func TestContainerdPodsHaveRulesAlthoughThePluginRegisters(t *testing.T) {
 			within(t, "the plugin is gone", func() bool { return !c.agent.nriHook.Connected() })
 			within(t, "the plugin is registered", c.agent.nriHook.Connected)
 		}
-		stop()
+		over.Store(true)
 		starters.Wait()
 		c.report(t)
 	})

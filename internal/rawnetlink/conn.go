@@ -143,6 +143,14 @@ func (c *Conn) receive(end time.Time) (iter.Seq[message], error) {
 	}, nil
 }
 
+// receiveNext is receive for a dump, which the kernel goes on with at each call, and not after end.
+func (c *Conn) receiveNext(end time.Time) (iter.Seq[message], error) {
+	if time.Until(end) <= 0 {
+		return nil, fmt.Errorf("read the kernel's objects over netlink: %w", os.ErrDeadlineExceeded)
+	}
+	return c.receive(end)
+}
+
 // sizeOf returns the size of the first message in b. ok is false if it is not whole.
 func sizeOf(b []byte) (size int, ok bool) {
 	if len(b) < unix.SizeofNlMsghdr {

@@ -240,10 +240,7 @@ func (c *Conn) Dump(end time.Time, r Request, f func(body []byte) (more bool)) e
 		if datagrams == shortDump {
 			c.Grow()
 		}
-		if time.Until(end) <= 0 {
-			return fmt.Errorf("read the kernel's objects over netlink: %w", os.ErrDeadlineExceeded)
-		}
-		messages, err := c.receive(end)
+		messages, err := c.receiveNext(end)
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package routing
 
 import (
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -13,14 +14,11 @@ import (
 func FuzzPolicy(f *testing.F) {
 	h := policyState{family: unix.AF_INET}
 	for _, r := range []rawnetlink.Request{
-		h.ourRule(unix.RTM_NEWRULE, 0), {Header: h.header(unix.RTPROT_BOOT, unix.RT_SCOPE_HOST, unix.RTN_LOCAL), Attributes: [][]byte{table(), rawnetlink.Number(unix.RTA_OIF, loIndex)}},
+		h.ourRule(unix.RTM_NEWRULE, 0),
+		{Header: h.header(unix.RTPROT_BOOT, unix.RT_SCOPE_HOST, unix.RTN_LOCAL), Attributes: [][]byte{table(), rawnetlink.Number(unix.RTA_OIF, loIndex)}},
 		{Header: h.header(0, 0, unix.FR_ACT_GOTO), Attributes: [][]byte{rawnetlink.Number(unix.FRA_PRIORITY, 7), rawnetlink.Number(unix.FRA_FWMARK, 1)}},
 	} {
-		var attributes []byte
-		for _, a := range r.Attributes {
-			attributes = append(attributes, a...)
-		}
-		f.Add(r.Header, attributes)
+		f.Add(r.Header, slices.Concat(r.Attributes...))
 	}
 	f.Fuzz(func(t *testing.T, header, attributes []byte) {
 		if len(header) < headerSize {
@@ -31,12 +29,7 @@ func FuzzPolicy(f *testing.F) {
 		_ = takes(header, a)
 		_ = does(header[7], rawnetlink.NativeEndian(a[unix.FRA_TABLE]))
 		for what, one := range map[string]found{"rule": h.rule(header, a), "route": h.route(header, a)} {
-			names := map[uint16][]byte{}
-			for _, text := range one.remove.Attributes {
-				for kind, value := range rawnetlink.Each(text) {
-					names[kind] = value
-				}
-			}
+			names := rawnetlink.Attributes(slices.Concat(one.remove.Attributes...))
 			if rawnetlink.NativeEndian(names[unix.RTA_TABLE]) != iptables.RouteTable || one.remove.Header[0] != h.family {
 				t.Errorf("the %s is removed by %+v", what, one.remove)
 			}

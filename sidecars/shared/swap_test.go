@@ -129,14 +129,7 @@ func TestDirectory_proxySwapsPaths_agentIsLedNowhere(t *testing.T) {
 	did, lured := map[string]int{}, 0
 	for began := time.Now(); time.Since(began) < swapTime; {
 		for _, pod := range []string{"goes", "stays"} {
-			for what, err := range map[string]error{"opened": openOwn(d, pod), "marked": d.mark(pod), "swept": d.sweep(nil)} {
-				if err == nil {
-					did[what]++
-				}
-			}
-			if _, err := d.ask(t.Context(), pod); err == nil {
-				t.Error("somebody has answered who never does")
-			}
+			use(t, d, pod, did)
 		}
 		if there, err := os.Stat(filepath.Join(s.run, "goes/file")); err == nil && there.Mode().IsRegular() {
 			lured++
@@ -150,6 +143,19 @@ func TestDirectory_proxySwapsPaths_agentIsLedNowhere(t *testing.T) {
 	}
 	if after := listed(t, outside); after != before || entered.Load() > 0 {
 		t.Errorf("outside there is now, after %d connections:\n%s\nwant:\n%s", entered.Load(), after, before)
+	}
+}
+
+// use does to a pod's part of the directory what agents do, and counts what succeeds.
+func use(t *testing.T, d directory, pod string, did map[string]int) {
+	t.Helper()
+	for what, err := range map[string]error{"opened": openOwn(d, pod), "marked": d.mark(pod), "swept": d.sweep(nil)} {
+		if err == nil {
+			did[what]++
+		}
+	}
+	if _, err := d.ask(t.Context(), pod); err == nil {
+		t.Error("somebody has answered who never does")
 	}
 }
 

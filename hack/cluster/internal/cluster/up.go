@@ -207,13 +207,21 @@ func (r *run) startFirst(ctx context.Context) error {
 
 // startRest starts what would only retry, and compete for the processor, before the API server is ready.
 func (r *run) startRest(ctx context.Context) error {
-	if err := r.launch(controllerManager, scheduler, kubelet, kubeProxy); err != nil {
+	if err := r.launch(controllerManager, scheduler, kubelet); err != nil {
 		return err
 	}
 	if err := r.wait(ctx, "the default service account", r.api.DefaultServiceAccount); err != nil {
 		return err
 	}
-	return r.awaitNode(ctx, r.cluster.nodes(r.state)[0], r.began)
+	return r.finish(ctx, r.cluster.nodes(r.state)[0])
+}
+
+// finish waits for a node, and starts kube-proxy, which ends if it has started half a minute before its node has addresses.
+func (r *run) finish(ctx context.Context, n Node) error {
+	if err := r.awaitNode(ctx, n, r.began); err != nil {
+		return err
+	}
+	return r.launch(n.Own(kubeProxy))
 }
 
 // addNode adds the next node to a cluster whose control plane is ready.
@@ -247,10 +255,10 @@ func (r *run) bring(ctx context.Context, n Node) (err error) {
 	if err := r.wait(ctx, "the API server", func(ctx context.Context) error { return r.api.Register(ctx, n.Name, n.Pods.String()) }); err != nil {
 		return err
 	}
-	if err := r.launch(n.Own(kubelet), n.Own(kubeProxy)); err != nil {
+	if err := r.launch(n.Own(kubelet)); err != nil {
 		return err
 	}
-	return r.awaitNode(ctx, n, r.began)
+	return r.finish(ctx, n)
 }
 
 // awaitRuntime waits for a node's container runtime to answer.
