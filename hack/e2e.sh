@@ -12,7 +12,7 @@
 # 1.7.35 and 1.35.4, which are built first.
 # E2E_KERNEL is one of Debian's kernels, such as 6.12, on which the cluster runs then, in a virtual machine with cgroup v2 alone: see hack/kernels.
 # Name a few tests: everything takes many times longer there, by a clock that the tests' time limits do not see. E2E_BUILT=1 says, in the
-# machine, that everything is built already.
+# machine, that everything is built already. E2E_SECURITY is selinux or apparmor, whose policy that kernel enforces: see hack/kernels/cluster.sh.
 # E2E_CHURN is how many pods come and go in one of them: 20 unless it says otherwise.
 # E2E_SIDECAR_CHURN is how many pods whose proxies the agent runs come and go, also while the agent is updated; E2E_SIDECARS how many proxies are upgraded under load: 10
 # each unless they say otherwise. Their full sizes are 100 and 30. E2E_ROLLED is how many proxies one roll-out replaces under load: 6 unless
@@ -47,6 +47,7 @@ known() {
 for word in "${backends[@]}"; do known E2E_BACKENDS "$word" nftables iptables none; done
 for word in $hooks; do known E2E_HOOKS "$word" core nri required powercut wait cni lifecycle istio kubernetes nodes; done
 known E2E_RUNTIME "$runtime" containerd crio; known E2E_PODS "${E2E_PODS:-auto}" auto kubelet api
+if [[ ${E2E_SECURITY:-} ]]; then known "E2E_SECURITY (with E2E_KERNEL)" "${E2E_KERNEL:+$E2E_SECURITY}" selinux apparmor; fi
 if [[ ${E2E_BENCH:-} ]]; then known E2E_BENCH "$E2E_BENCH" small; fi
 if ((${#backends[@]} == 0)); then known E2E_BACKENDS '' nftables iptables none; fi
 if [[ ${backends[*]}$hooks =~ ^(none)?\ *$ ]]; then
@@ -204,7 +205,13 @@ if [[ -z ${E2E_BUILT:-} ]]; then
   if [[ ${E2E_KERNEL:-} ]]; then
     say "starting the virtual machine"
     export E2E_ARGUMENTS="$*"
-    hack/quick.sh go -C hack run ./kernels -script hack/kernels/cluster.sh "$PWD" "$E2E_KERNEL"
+    append=()
+    if [[ ${E2E_SECURITY:-} ]]; then
+      E2E_POLICY=$(hack/kernels/security.sh)
+      append=(-append "security=$E2E_SECURITY log_buf_len=4M audit_backlog_limit=8192")
+      export E2E_POLICY
+    fi
+    hack/quick.sh go -C hack run ./kernels "${append[@]}" -script hack/kernels/cluster.sh "$PWD" "$E2E_KERNEL"
     exit
   fi
 fi

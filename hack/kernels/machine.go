@@ -70,35 +70,17 @@ func (m Machine) Run(ctx context.Context, todo job.Job) error {
 	return nil
 }
 
-// writeInitramfs writes ./init and the modules that it loads.
+// pack writes ./init, the modules that it loads, and their order, in the format of cpio that the kernel reads.
+const pack = `set -o pipefail; mkdir tree && cd tree && cp -- "$0" init && cp -- "${@:2}" . && printf '%s\n' "${@##*/}" | tail -n +2 >modules &&
+	ls | busybox cpio -o -H newc >"$1"`
+
 func (m Machine) writeInitramfs(ctx context.Context, file string) error {
 	modules, err := m.modules(ctx)
 	if err != nil {
 		return err
 	}
-	f, err := os.Create(file)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	a := archive{w: f}
-	program, err := os.ReadFile(m.Init)
-	if err != nil {
-		return err
-	}
-	a.add("init", 0o100755, program)
-	var list strings.Builder
-	for _, module := range modules {
-		content, err := os.ReadFile(module)
-		if err != nil {
-			return err
-		}
-		a.add(filepath.Base(module), 0o100644, content)
-		fmt.Fprintln(&list, filepath.Base(module))
-	}
-	a.add("modules", 0o100644, []byte(list.String()))
-	a.add("TRAILER!!!", 0, nil)
-	return errors.Join(a.err, f.Close())
+	_, err = output(ctx, m.Results, "bash", append([]string{"-c", pack, m.Init, file}, modules...)...)
+	return err
 }
 
 // modules lists the files of what leads to the host's file tree, each behind what it needs.
@@ -118,33 +100,6 @@ func (m Machine) modules(ctx context.Context) (files []string, err error) {
 		}
 	}
 	return files, nil
-}
-
-// archive writes files in the format "newc" of cpio, which the kernel reads.
-type archive struct {
-	w     io.Writer
-	inode int
-	err   error
-}
-
-func (a *archive) add(name string, mode int, content []byte) {
-	a.inode++
-	header := []byte("070701")
-	for _, field := range []int{a.inode, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name) + 1, 0} {
-		header = fmt.Appendf(header, "%08X", field)
-	}
-	a.write(string(header) + name + "\x00")
-	a.pad(len(header) + len(name) + 1)
-	a.write(string(content))
-	a.pad(len(content))
-}
-
-func (a *archive) pad(length int) { a.write(strings.Repeat("\x00", (4-length%4)%4)) }
-
-func (a *archive) write(text string) {
-	if a.err == nil {
-		_, a.err = io.WriteString(a.w, text)
-	}
 }
 
 // exitCode is what a program ended with; an error says that it did not.

@@ -95,11 +95,9 @@ func clusterCells() []Cell {
 		}),
 		round("nftables", Cell{Name: "e2e-crio-nftables", Shows: "the end-to-end tests on CRI-O, backend nftables", Variables: []string{"E2E_RUNTIME=crio"}}),
 		round("nri", Cell{Name: "e2e-crio-nri", Shows: "the end-to-end tests on CRI-O, round nri", Variables: []string{"E2E_RUNTIME=crio"}}),
-		round("nri", Cell{
-			Name: "cluster-vm-6.12", Command: []string{"hack/e2e.sh", "-test.run", "^(" + strings.Join(emulated(), "|") + ")$"},
-			Shows:     "the one-node cluster on Linux 6.12 with cgroup v2 alone, in a virtual machine: first packets by NRI, and a managed proxy that is upgraded",
-			Variables: []string{"E2E_KERNEL=6.12", "E2E_BURST=4"}, Inputs: Inputs{Paths: "hack/kernels/"},
-		}),
+		emulation("cluster-vm-6.12", ""),
+		emulation("cluster-vm-6.12-selinux", " where SELinux enforces", "E2E_SECURITY=selinux", "E2E_VALUES=--set agent.seLinuxOptions.type=spc_t"),
+		emulation("cluster-vm-6.12-apparmor", " where AppArmor enforces", "E2E_SECURITY=apparmor"),
 		round("powercut", Cell{
 			Name: "powercut", Shows: "twenty power cuts of the one-node cluster", Command: []string{"make", "powercut"}, Inputs: Inputs{Paths: "hack/powercut.sh"},
 		}),
@@ -108,9 +106,14 @@ func clusterCells() []Cell {
 		}))
 }
 
-// emulated are end-to-end tests that show the most for their time.
-func emulated() []string {
-	return []string{"TestBurstNoFirstConnectionBypassesTheProxy", "TestSidecarTakesTheConnectionsOfAPlainPod", "TestProxyProfilePausedUpgradesNobody"}
+// emulation is a cell with the end-to-end tests that show the most for their time, in a virtual machine.
+func emulation(name, where string, more ...string) Cell {
+	tests := "TestBurstNoFirstConnectionBypassesTheProxy|TestPodsAndProxiesAreConfined|TestProxyProfilePausedUpgradesNobody|TestSidecarTakesTheConnectionsOfAPlainPod"
+	return round("nri", Cell{
+		Name: name, Command: []string{"hack/e2e.sh", "-test.run", "^(" + tests + ")$"},
+		Shows:     "the one-node cluster on Linux 6.12 with cgroup v2 alone, in a virtual machine" + where + ": first packets by NRI, and a managed proxy that is upgraded",
+		Variables: append([]string{"E2E_KERNEL=6.12", "E2E_BURST=4"}, more...), Inputs: Inputs{Paths: "hack/kernels/"},
+	})
 }
 
 // round completes a cell that is one round of the end-to-end tests. Pages are inputs of the rounds that run their commands.

@@ -8,6 +8,7 @@
 //	envoy.go        the memory that Envoys share
 //	notes.go        what was noted of proxies: told to drain, secrets changed
 //	lock.go         which agent works
+//	label.go        SELinux labels of what is made while the proxy runs
 //	home.go         the directories, which are not on disks
 package home
 
@@ -110,7 +111,11 @@ func (h Home) Shm() string { return filepath.Join(h.Path, "shm") }
 
 // makeDir makes a directory that only the proxy can enter.
 func makeDir(path string, o Owner) error {
-	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+	err := os.Mkdir(path, 0o700)
+	if err == nil {
+		err = label(path)
+	}
+	if err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("make directory: %w", err)
 	}
 	if err := os.Lchown(path, int(o.UID), int(o.GID)); err != nil {
@@ -205,6 +210,9 @@ func istioHome(e Epoch) string { return e.path("istio") }
 func WriteOwned(path string, content []byte, mode os.FileMode, o Owner) error {
 	if err := os.WriteFile(path, content, mode); err != nil {
 		return fmt.Errorf("write file of the proxy: %w", err)
+	}
+	if err := label(path); err != nil {
+		return err
 	}
 	if err := os.Lchown(path, int(o.UID), int(o.GID)); err != nil {
 		return fmt.Errorf("give file to the proxy: %w", err)

@@ -123,6 +123,9 @@ func ReplaceLink(link, to string) error {
 		err = os.Symlink(to, next)
 	}
 	if err == nil {
+		err = label(next)
+	}
+	if err == nil {
 		err = os.Rename(next, link)
 	}
 	if err != nil {

@@ -1,6 +1,7 @@
 package home
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/internal/podnet"
 )
@@ -153,5 +156,33 @@ func TestHolds_files_areCompared(t *testing.T) {
 		if got := d.holds(maps.Clone(c.files)); got != c.want {
 			t.Errorf("%s: holds: %t, want %t", name, got, c.want)
 		}
+	}
+}
+
+// Where SELinux enforces, a proxy reads what the agent shows it later only with the label that the runtime has given to its directories.
+func TestReplace_labelledDirectory_labelsAllThatIsNew(t *testing.T) {
+	const label = "system_u:object_r:container_file_t:s0:c1,c2\x00"
+	h, o := homeFor(t)
+	d := secretDir{filepath.Join(h.Epoch(0).Secrets(), "tls"), o}
+	if err := makeDir(d.path, o); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Lsetxattr(d.path, labelName, []byte(label), 0); err != nil {
+		t.Skipf("only root may label files where SELinux is off, and nobody may as here where it is on: %v", err)
+	}
+	if err := d.replace(manyKeys(0), time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	err := filepath.WalkDir(d.path, func(path string, _ os.DirEntry, err error) error {
+		if got, errLabel := labelOf(path); err != nil || errLabel != nil || string(got) != label {
+			t.Errorf("%s has the label %q (%v), not %q", path, got, errors.Join(err, errLabel), label)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := labelOf(filepath.Dir(d.path)); got != nil || err != nil {
+		t.Errorf("what is above has the label %q: %v", got, err)
 	}
 }

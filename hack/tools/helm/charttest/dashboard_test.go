@@ -24,7 +24,6 @@ type dashboardPanel struct {
 	ID                       int
 	Type, Title, Description string
 	Datasource               source
-	GridPos                  struct{ X, Y, W, H int }
 	Targets                  []struct {
 		Datasource                source
 		Expr, LegendFormat, RefID string
@@ -61,21 +60,6 @@ func TestDashboardIsOne(t *testing.T) {
 		ids[p.ID] = true
 		if p.Type != "row" {
 			checkPanel(t, p)
-		}
-	}
-}
-
-// No panel covers another, or goes beyond the grid's 24 columns.
-func TestPanelsHaveTheirPlaces(t *testing.T) {
-	taken := map[[2]int]string{}
-	for _, p := range theDashboard(t).Panels {
-		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
-			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
-				if other := taken[[2]int{x, y}]; other != "" || x >= 24 {
-					t.Fatalf("panel %q is on %q, or beyond the right edge", p.Title, other)
-				}
-				taken[[2]int{x, y}] = p.Title
-			}
 		}
 	}
 }

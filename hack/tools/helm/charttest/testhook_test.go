@@ -1,7 +1,6 @@
 package charttest
 
 import (
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -65,25 +64,6 @@ func TestTheTestsPod(t *testing.T) {
 		if !*pod.Spec.SecurityContext.RunAsNonRoot || pod.Spec.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault ||
 			*c.AllowPrivilegeEscalation || !slices.Equal(c.Capabilities.Drop, []corev1.Capability{"ALL"}) {
 			t.Errorf("not restricted: %+v %+v", pod.Spec.SecurityContext, c)
-		}
-	}
-}
-
-func TestTheTestsArgumentsAreFlagsOfTheCommand(t *testing.T) {
-	made := rendering(t, "{redirection.select: injected, image: {tag: '7'}}")
-	objects := made.testObjects(t)
-	args := one[*corev1.Pod](t, objects).Spec.Containers[0].Args
-	help, err := exec.CommandContext(t.Context(), *binary, args[0], args[1], "--help").CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, help)
-	}
-	for _, arg := range args[2:] {
-		flag, _, _ := strings.Cut(arg, "=")
-		expectWords(t, string(help), true, flag+" ")
-	}
-	for _, want := range []string{"--select=injected", "--image=" + made.agent(t).Containers[0].Image, "--namespace=" + one[*corev1.Namespace](t, objects).Name} {
-		if !slices.Contains(args, want) {
-			t.Errorf("no %s in %q", want, args)
 		}
 	}
 }
