@@ -8,8 +8,8 @@
 //	envoy.go        the memory that Envoys share
 //	notes.go        what was noted of proxies: told to drain, secrets changed
 //	lock.go         which agent works
-//	label.go        SELinux labels of what is made while the proxy runs
 //	home.go         the directories, which are not on disks
+//	label.go        SELinux labels of what is made while the proxy runs
 package home
 
 import (
