@@ -111,6 +111,26 @@ func fetch(ctx context.Context, cache, series string) (Kernel, error) {
 	return k, nil
 }
 
+// unpack unpacks the kernel, or all packages if there are programs. None of their scripts runs.
+func unpack(ctx context.Context, from Source, packages []string, dir string) (err error) {
+	links := map[string]string{}
+	if from.Programs != "" {
+		links = alternatives()
+		if packages, err = filepath.Glob(filepath.Join(filepath.Dir(packages[0]), "*.deb")); err != nil {
+			return err
+		}
+	}
+	for _, deb := range packages {
+		if _, err := output(ctx, dir, "dpkg-deb", "-x", deb, dir); err != nil {
+			return err
+		}
+	}
+	for link, program := range links {
+		err = errors.Join(err, os.Symlink(program, filepath.Join(dir, link)))
+	}
+	return err
+}
+
 func download(ctx context.Context, from Source, dir string) error {
 	mirror := os.Getenv("DEBIAN_MIRROR")
 	if mirror == "" {
@@ -139,23 +159,7 @@ func download(ctx context.Context, from Source, dir string) error {
 	if err != nil || len(kernels) != 1 {
 		return fmt.Errorf("apt-get left %q (%w)", kernels, err)
 	}
-	unpacked := kernels
-	if from.Programs != "" {
-		if unpacked, err = filepath.Glob(filepath.Join(private, "cache/archives/*.deb")); err != nil {
-			return err
-		}
-	}
-	for _, deb := range unpacked { // none of their scripts runs
-		if _, err := output(ctx, dir, "dpkg-deb", "-x", deb, dir); err != nil {
-			return err
-		}
-	}
-	if from.Programs != "" {
-		for link, program := range alternatives() {
-			err = errors.Join(err, os.Symlink(program, filepath.Join(dir, link)))
-		}
-	}
-	if err != nil {
+	if err := unpack(ctx, from, kernels, dir); err != nil {
 		return err
 	}
 	// Newer packages have /usr/lib/modules.

@@ -54,10 +54,8 @@ func (c *Cluster) PowerCut(only string) error {
 			return err
 		}
 		r.say(fmt.Sprintf("%d processes killed", number))
-		for _, n := range nodes { // before the first one is made anew and looks for others
-			if err := n.Stop(0); err != nil {
-				return err
-			}
+		if err := stopAll(nodes); err != nil { // before the first one is made anew and looks for others
+			return err
 		}
 		for i, n := range nodes {
 			if err := r.emptyNode(n, hierarchies, disks[i]); err != nil {
@@ -67,6 +65,15 @@ func (c *Cluster) PowerCut(only string) error {
 		}
 		return nil
 	})
+}
+
+func stopAll(nodes []Node) error {
+	for _, n := range nodes {
+		if err := n.Stop(0); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Boot starts all daemons after PowerCut, or those of one node, and returns when each node has said that it is ready. If it fails, the logs are
