@@ -204,14 +204,10 @@ if [[ -z ${E2E_BUILT:-} ]]; then
   build
   if [[ ${E2E_KERNEL:-} ]]; then
     say "starting the virtual machine"
-    export E2E_ARGUMENTS="$*"
-    append=()
-    if [[ ${E2E_SECURITY:-} ]]; then
-      E2E_POLICY=$(hack/kernels/security.sh)
-      append=(-append "security=$E2E_SECURITY log_buf_len=4M audit_backlog_limit=8192")
-      export E2E_POLICY
-    fi
-    hack/quick.sh go -C hack run ./kernels "${append[@]}" -script hack/kernels/cluster.sh "$PWD" "$E2E_KERNEL"
+    E2E_POLICY=${E2E_SECURITY:+$(hack/kernels/security.sh)}
+    export E2E_ARGUMENTS="$*" E2E_POLICY
+    hack/quick.sh go -C hack run ./kernels ${E2E_SECURITY:+-append "security=$E2E_SECURITY log_buf_len=4M audit_backlog_limit=8192"} \
+      -script hack/kernels/cluster.sh "$PWD" "$E2E_KERNEL"
     exit
   fi
 fi

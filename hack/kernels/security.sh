@@ -18,8 +18,7 @@ if [[ ! -d $dir ]]; then
   cd "$dir.partial"
   ln -s usr/{bin,lib,lib64,sbin} .
   echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] ${DEBIAN_MIRROR:-http://deb.debian.org/debian} trixie main" >apt/sources.list
-  options=(-q -o "Dir::Etc::sourcelist=$PWD/apt/sources.list" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$PWD/apt/lists" -o "Dir::Cache=$PWD/apt"
-    -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false -o APT::Sandbox::User= -o Debug::NoLocking=1)
+  options=(-q -o "Dir::Etc::sourcelist=$PWD/apt/sources.list" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$PWD/apt/lists" -o "Dir::Cache=$PWD/apt" -o APT::Sandbox::User=)
   apt-get "${options[@]}" update >&2
   apt-get "${options[@]}" download "${packages[@]}" >&2
   for package in *.deb; do dpkg-deb -x "$package" .; done
