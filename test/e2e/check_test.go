@@ -116,9 +116,9 @@ func TestConnectivityTestCleansUpWhenInterrupted(t *testing.T) {
 }
 
 // checked is the check's results by name, and its exit code.
-func checked(t testing.TB, args ...string) (levels map[string]string, got finished) {
+func checked(t testing.TB) (levels map[string]string, got finished) {
 	t.Helper()
-	got = finish(t, program, append([]string{"check", "-o", "json"}, args...)...)
+	got = finish(t, program, "check", "-o", "json")
 	var report struct {
 		Results []struct{ Check, Level string }
 	}

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -100,15 +101,15 @@ func (s *space) listRules(t *testing.T, pod *corev1.Pod) string {
 }
 
 // settledRules are listRules once nothing waits for the proxy any more: the agent takes away the rules for that when it has seen the proxy listen.
-func (s *space) settledRules(t *testing.T, pod *corev1.Pod) (text string) {
+func (s *space) settledRules(t *testing.T, pod *corev1.Pod) string {
 	t.Helper()
-	eventually(t, "rules without any that wait for the proxy", func(context.Context) error {
-		if text = s.listRules(t, pod); strings.Contains(text, "waits for the proxy") {
-			return errors.New("connections wait for the proxy still")
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+		if text := s.listRules(t, pod); !strings.Contains(text, "waits for the proxy") {
+			return text
 		}
-		return nil
-	})
-	return text
+	}
+	t.Fatalf("connections of %s wait for the proxy still", pod.Name)
+	return ""
 }
 
 // wantCountersGrown wants every rule to have counted on.

@@ -67,13 +67,11 @@ func (c *Cluster) PowerCut(only string) error {
 	})
 }
 
-func stopAll(nodes []Node) error {
+func stopAll(nodes []Node) (err error) {
 	for _, n := range nodes {
-		if err := n.Stop(0); err != nil {
-			return err
-		}
+		err = errors.Join(err, n.Stop(0))
 	}
-	return nil
+	return err
 }
 
 // Boot starts all daemons after PowerCut, or those of one node, and returns when each node has said that it is ready. If it fails, the logs are

@@ -68,6 +68,17 @@ func TestTheTestsPod(t *testing.T) {
 	}
 }
 
+func TestTheTestsArguments(t *testing.T) {
+	made := rendering(t, "{redirection.select: injected, image: {tag: '7'}}")
+	objects := made.testObjects(t)
+	args := one[*corev1.Pod](t, objects).Spec.Containers[0].Args
+	for _, want := range []string{"--select=injected", "--image=" + made.agent(t).Containers[0].Image, "--namespace=" + one[*corev1.Namespace](t, objects).Name} {
+		if !slices.Contains(args, want) {
+			t.Errorf("no %s in %q", want, args)
+		}
+	}
+}
+
 // OpenShift's default policy refuses the proxy's user.
 func TestOnOpenShiftTheTestsPodsMayRunAsTheProxysUser(t *testing.T) {
 	var bound []string
