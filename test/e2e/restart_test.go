@@ -6,7 +6,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -94,22 +93,27 @@ func (s *space) rulesOf(t *testing.T, pod *corev1.Pod) view {
 // gives anew to whatever is made anew. What iptables has put there is seen as well.
 func (s *space) listRules(t *testing.T, pod *corev1.Pod) string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "nsenter", "--net="+s.sandboxOf(t, pod).here(s.cluster),
-		"nft", "-a", "-s", "list", "ruleset").Output()
+	out, err := rulesIn(t.Context(), s.sandboxOf(t, pod).here(s.cluster))
 	must(t, err)
-	return string(out)
+	return out
+}
+
+func rulesIn(ctx context.Context, netns string) (string, error) {
+	out, err := exec.CommandContext(ctx, "nsenter", "--net="+netns, "nft", "-a", "-s", "list", "ruleset").Output()
+	return string(out), err
 }
 
 // settledRules are listRules once nothing waits for the proxy any more: the agent takes away the rules for that when it has seen the proxy listen.
-func (s *space) settledRules(t *testing.T, pod *corev1.Pod) string {
+func (s *space) settledRules(t *testing.T, pod *corev1.Pod) (text string) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
-		if text := s.listRules(t, pod); !strings.Contains(text, "waits for the proxy") {
-			return text
+	netns := s.sandboxOf(t, pod).here(s.cluster)
+	eventually(t, "rules without any that wait for the proxy", func(ctx context.Context) (err error) {
+		if text, err = rulesIn(ctx, netns); err == nil && strings.Contains(text, "waits for the proxy") {
+			err = errors.New("connections wait for the proxy still")
 		}
-	}
-	t.Fatalf("connections of %s wait for the proxy still", pod.Name)
-	return ""
+		return err
+	})
+	return text
 }
 
 // wantCountersGrown wants every rule to have counted on.
