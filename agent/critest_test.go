@@ -49,8 +49,7 @@ func (p *programmer) Ensure(ctx context.Context, s podnet.Sandbox) (asked bool, 
 	return true, err
 }
 
-// The contracts of others: what the tests of container runtimes ask of them holds as well while our plugin is registered, programs each sandbox and is told of the
-// end of containers.
+// A runtime passes its own tests while our plugin is registered, programs each sandbox, and is told of the end of containers.
 func TestCritest(t *testing.T) {
 	if os.Getenv("CRIO") == "" {
 		t.Skip("CRIO names no directory with CRI-O: hack/test.sh critest")

@@ -149,9 +149,9 @@ func Ask(end time.Time, protocol int, requests ...Request) ([]Answer, error) {
 	return c.Ask(end, requests...)
 }
 
-// Ask sends requests at once and returns the answer to each, in order. It waits until end at most, and takes what the kernel has answered by then. The kernel must
-// answer each request that is not Silent once: it asks for one object, or has NLM_F_ACK. An error for a Silent one is returned as Ask's
-// error.
+// Ask sends requests at once and returns the answer to each, in order. It waits until end at most, and takes the kernel's answers until
+// then. The kernel must answer each request that is not Silent once: it asks for one object, or has NLM_F_ACK. An error for a Silent one is
+// returned as Ask's error.
 func (c *Conn) Ask(end time.Time, requests ...Request) ([]Answer, error) {
 	first := c.sequence
 	open, err := c.sendAll(requests)

@@ -188,11 +188,7 @@ func lastAddr(p netip.Prefix) netip.Addr {
 }
 
 func encode(r iptables.Rule, suffix string) []expr.Any {
-	return encodeFor(rawnetlink.Host(), r, suffix)
-}
-
-// encodeFor is encode for a machine with a byte order.
-func encodeFor(host rawnetlink.Order, r iptables.Rule, suffix string) []expr.Any {
+	host := rawnetlink.Host()
 	var out []expr.Any
 	var family uint32
 	for _, c := range r.Conds {

@@ -69,7 +69,7 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// follower is what an informer knows.
+// follower has an informer's knowledge.
 type follower struct {
 	pods    map[types.NamespacedName]types.UID
 	version uint64

@@ -29,7 +29,7 @@ func swapped() []string {
 	}
 }
 
-// swapForEver is what the hostile proxy does: each name becomes, again and again and by one atomic exchange, a small file, a pipe, a socket, a link to the node's
+// swapForEver is the hostile proxy: each name becomes, again and again and by one atomic exchange, a small file, a pipe, a socket, a link to the node's
 // file, to its directory and to its socket, and a directory in which a link to the node's directory takes turns with a directory.
 func swapForEver(outside string) {
 	for _, name := range swapped() {
@@ -77,26 +77,11 @@ func listenAt(path string) error {
 // outsideOf makes the node's file, directory and socket that nobody may be led to. entered counts the connections to the socket.
 func outsideOf(t *testing.T, homes Homes) (dir string, entered *atomic.Int64) {
 	t.Helper()
-	dir, entered = filepath.Join(filepath.Dir(homes.Root), "outside"), &atomic.Int64{}
+	dir = filepath.Join(filepath.Dir(homes.Root), "outside")
 	if err := errors.Join(os.MkdirAll(dir+"/sub", 0o755), os.WriteFile(dir+"/secret", []byte(marker), 0o600), os.WriteFile(dir+"/sub/file", []byte(marker), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", dir+"/socket")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			entered.Add(1)
-			_ = c.Close()
-		}
-	}()
-	return dir, entered
+	return dir, kerneltest.CountConnections(t, dir+"/socket")
 }
 
 // describe tells all that the agent could have changed there.
@@ -124,7 +109,7 @@ func TestHome_proxySwapsPaths_agentIsLedNowhere(t *testing.T) {
 		workBeside(t, h, o, did)
 	}
 	if t.Logf("%v", did); !hasAll(did) {
-		t.Errorf("the agent has not done all, or whoever trusts a path is not led outside: %v", did)
+		t.Errorf("the agent has not done all, or nobody who trusts a path is led outside: %v", did)
 	}
 	_ = proxy.Process.Kill()
 	if err := h.Remove(); err != nil {
@@ -170,7 +155,7 @@ func workBeside(t *testing.T, h Home, o Owner, did map[string]int) {
 	count("forgotten", h.Epoch(0).Forget())
 }
 
-// luredBy is what an agent would do that trusts a path.
+// luredBy reports whether an agent that trusts a path would be led outside.
 func luredBy(path string) bool {
 	info, err := os.Stat(path)
 	if err != nil || !info.Mode().IsRegular() { // a pipe would hold it up

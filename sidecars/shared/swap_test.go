@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // swapTime is how long the agent works beside a proxy that swaps.
@@ -72,23 +74,10 @@ func outsideOf(t *testing.T) (dir string, entered *atomic.Int64) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", dir+"/socket")
-	if err := errors.Join(err, os.WriteFile(dir+"/file", []byte("node"), 0o600), os.Mkdir(dir+"/sub", 0o700), os.WriteFile(dir+"/sub/file", nil, 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(dir+"/file", []byte("node"), 0o600), os.Mkdir(dir+"/sub", 0o700), os.WriteFile(dir+"/sub/file", nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = l.Close() })
-	entered = &atomic.Int64{}
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			entered.Add(1)
-			_ = c.Close()
-		}
-	}()
-	return dir, entered
+	return dir, kerneltest.CountConnections(t, dir+"/socket")
 }
 
 // listed is what is in a directory.

@@ -138,7 +138,7 @@ func run(holder state.Holder, where space.Kinds, environ, argv []string) error {
 	return space.Exec(holder.PID, where, program, argv, os.Environ())
 }
 
-// clientEnviron is what a client of the cluster needs.
+// clientEnviron has the variables of a client of the cluster.
 func (o *options) clientEnviron(c *cluster.Cluster, s *state.State) []string {
 	path := []string{s.Programs, s.Tools, os.Getenv("PATH")}
 	if self, err := os.Executable(); err == nil {

@@ -194,7 +194,7 @@ func (o *options) onNodes(verb, short string, do func(*cobra.Command, *cluster.C
 	return cmd
 }
 
-// addNode gives the new node the kit's images, and those that are named: what was loaded since the start is not remembered.
+// addNode gives the new node the kit's images, and the named ones: what was loaded since the start is not remembered.
 func (o *options) addNode() *cobra.Command {
 	return &cobra.Command{
 		Use: "add-node [IMAGE.tar...]", Short: "Add a node with the kit's images and those named; returns when it is ready",

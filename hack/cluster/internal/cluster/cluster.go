@@ -38,7 +38,7 @@ type Node struct {
 	*state.Holder
 }
 
-// nodes lists those that are recorded.
+// nodes lists the recorded nodes.
 func (c *Cluster) nodes(s *state.State) []Node {
 	nodes := make([]Node, len(s.Nodes))
 	for i := range s.Nodes {

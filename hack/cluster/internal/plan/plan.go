@@ -32,11 +32,11 @@ type Node struct {
 	Addr, Pods Dual
 	// Cgroup is the root of the cgroups of the node's pods, below the root of each hierarchy.
 	Cgroup string
-	// prefix is what names of further nodes' daemons and directories begin with. The first node's have none.
+	// prefix begins the names of further nodes' daemons and directories. The first node's have none.
 	prefix string
 }
 
-// Own is what the node calls its daemon, or file: "kubelet" on the first node, "node2-kubelet" on the second.
+// Own returns the node's name for its daemon, or file: "kubelet" on the first node, "node2-kubelet" on the second.
 func (n Node) Own(name string) string { return n.prefix + name }
 
 // Plan says who has which address. Everything in it exists only inside the cluster's own network namespaces.
