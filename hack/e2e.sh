@@ -20,7 +20,7 @@
 # E2E_CHAOS_SEED chooses what the minute of chaos does: always the same unless it says otherwise; empty, a seed is drawn.
 # E2E_POWERCUT_CUTS is how many power cuts there are, E2E_POWERCUT_SEED what they interrupt: 3, always the same, unless they say otherwise.
 # E2E_ROTATED_PODS is how many pods have their proxies' secrets replaced under load, E2E_ROTATIONS how often: 3 and 1 unless they say otherwise.
-# E2E_HELM4 is a program of Helm 4 for "lifecycle", which is built unless it says otherwise.
+# E2E_HELM=4 installs by Helm 4 instead of 3. E2E_HELM4 is its program, which is built unless it says otherwise; "lifecycle" has both.
 # E2E_RELEASED is the commit whose chart is the one before in "lifecycle": the same chart with another version unless it says otherwise.
 # E2E_RELEASE is how long each release that never becomes ready stays: 20s unless it says otherwise.
 # E2E_BENCH=small runs the benchmarks behind the tests of the rounds nftables and nri, each once with small sizes: their figures say nothing, but
@@ -181,7 +181,11 @@ build() {
   if [[ ${E2E_KERNEL:-} ]]; then preflight+=(kernels); fi
   hack/preflight.sh "${preflight[@]}"
   say "building the image and the tests"
-  if [[ -z ${HELM:-} || ! -x ${HELM:-} ]]; then HELM=$(make -s print-helm); fi
+  if [[ ${E2E_HELM:-3} == 4 ]]; then
+    HELM=${E2E_HELM4:-$(helm4)}
+  elif [[ -z ${HELM:-} || ! -x ${HELM:-} ]]; then
+    HELM=$(make -s print-helm)
+  fi
   export HELM
   local quick=1
   if [[ ${E2E_OPTIMIZED:-} ]]; then quick=; fi

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Builds a release to build/release: programs for linux/amd64 and linux/arm64, one image index for both, the chart (also as an OCI archive), the plugin of kubectl for six
-# platforms with krew's manifest, an SBOM for each program, the provenance, and SHA256SUMS.
+# Builds a release to build/release: programs for Linux on four architectures, one image index for them, the chart (also as an OCI archive), the plugin of kubectl for
+# eight platforms with krew's manifest, an SBOM for each program, the known vulnerabilities of what they are made of as OpenVEX, the provenance, and SHA256SUMS.
 #
 #   hack/release.sh            of the checkout; RELEASE_FORCE=1 also with changes that are not committed
 #   hack/release.sh --check    shows that it is reproducible: builds the commit in two fresh clones at different paths, compares every
-#                              byte, and runs the arm64 programs with qemu
+#                              byte, and runs the programs of the other architectures with qemu
 #
 # The version is that of the commit's tag vX.Y.Z, which must be the chart's version. Without a tag it is X.Y.Z-dev+COMMIT.
-# HELM and CYCLONEDX name the two tools; `make release` does. RELEASE_URL is where the files will be, for krew's manifest, and RELEASE_SOURCE the
+# HELM, CYCLONEDX and GOVULNCHECK name the tools and GOTOOLCHAIN Go's release; `make release` does. RELEASE_URL is where the files will be, for krew's manifest, and RELEASE_SOURCE the
 # repository, for the provenance.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
 name=istio-pod-network-controller
 plugin=kubectl-pod_network
-architectures=(amd64 arm64)
-platforms=({linux,darwin,windows}-{amd64,arm64})
+architectures=(amd64 arm64 ppc64le s390x)
+platforms=({linux,darwin,windows}-{amd64,arm64} linux-{ppc64le,s390x})
 url=${RELEASE_URL:-https://RELEASE_URL}
 source=${RELEASE_SOURCE:-https://RELEASE_SOURCE}
 : "${HELM:?the helm program: use make release}" "${CYCLONEDX:?the cyclonedx-gomod program: use make release}"
@@ -50,7 +50,7 @@ find_version() {
 
 # compile DIRECTORY OS-ARCHITECTURE ARGUMENTS...: builds with nothing of the caller's settings.
 compile() {
-  CGO_ENABLED=0 GOOS=${2%-*} GOARCH=${2#*-} GOFLAGS='' GOEXPERIMENT='' GOWORK=off GOAMD64=v1 GOARM64=v8.0 \
+  CGO_ENABLED=0 GOOS=${2%-*} GOARCH=${2#*-} GOFLAGS='' GOEXPERIMENT='' GOWORK=off GOAMD64=v1 GOARM64=v8.0 GOPPC64=power8 \
     go -C "$1" build -trimpath -buildvcs=true "${@:3}"
 }
 
@@ -85,6 +85,9 @@ describe() {
     if [[ $program == */programs/* ]]; then platform=linux-$platform; fi
     sbom "$program" "$out/sbom/$(basename "$program" .exe)-$platform.cdx.json"
   done
+  say "known vulnerabilities"
+  VERSION=${version/+/-} hack/tools/vuln.sh "$out/sbom"
+  if grep -l '"status": "affected"' "$out"/sbom/*.openvex.json && [[ $tag ]]; then fail "no release calls what is known to be vulnerable: make vuln says what that is"; fi
 }
 
 # sbom PROGRAM FILE: with the commit's time, and without the checksums of the tool that writes it, which are other ones on another architecture.
@@ -161,7 +164,8 @@ sums() { (cd "$out" && find . -type f -printf '%P\n' | LC_ALL=C sort | xargs sha
 # provenance says what all of it was built from: an in-toto statement with SLSA's predicate (https://slsa.dev/spec/v1.0/provenance), which anybody gets
 # who builds the commit again. It has no time and no machine.
 provenance() {
-  local built="urn:$name:hack/release.sh:v1" from="{\"uri\": \"git+$source\", \"digest\": {\"gitCommit\": \"$commit\"}}" subjects
+  local built="urn:$name:hack/release.sh:v1" from="{\"uri\": \"git+$source\", \"digest\": {\"gitCommit\": \"$commit\"}}" subjects vulndb
+  vulndb=$(sed -n 's/.*"author": ".* by \(.*\) \(v.*\)",/\1@\2/p' "$out/sbom/$name.openvex.json")
   subjects=$(sums | sed -E 's|^(\S+)  (.*)$|    {"name": "\2", "digest": {"sha256": "\1"}},|')
   cat <<EOF
 {
@@ -174,7 +178,7 @@ ${subjects%,}
     "buildDefinition": {
       "buildType": "$built",
       "externalParameters": {"source": $from, "version": "$version"},
-      "resolvedDependencies": [$from, {"uri": "pkg:generic/go@$(go env GOVERSION)", "name": "go"}]
+      "resolvedDependencies": [$from, {"uri": "pkg:generic/go@$(go env GOVERSION)", "name": "go"}, {"uri": "pkg:golang/$vulndb"}]
     },
     "runDetails": {"builder": {"id": "$built"}, "metadata": {"invocationId": "$commit"}}
   }
@@ -206,22 +210,29 @@ clone_and_release() {
   (cd "$1" && hack/release.sh)
 }
 
-# run_arm64 DIRECTORY: what the arm64 program computes is what this machine's computes.
-run_arm64() {
-  local qemu machine program
-  qemu=$(command -v qemu-aarch64-static || command -v qemu-aarch64) || fail "no qemu-aarch64: hack/preflight.sh release installs it"
+# run_foreign DIRECTORY: what the programs of the other architectures compute is what this machine's compute.
+run_foreign() {
+  local qemu machine program said
+  local -A named=([arm64]=aarch64)
   for machine in "${architectures[@]}"; do
     mkdir -p "$check/$machine"
     tar -xzf "$1/build/release/$name-$version-linux-$machine.tar.gz" -C "$check/$machine" --strip-components=1
   done
-  program=$check/arm64/$name
-  diff <("$check/$(go env GOHOSTARCH)/$name" rules apply --dry-run --backend nftables --pod config/samples/pod.yaml) \
-    <("$qemu" "$program" rules apply --dry-run --backend nftables --pod config/samples/pod.yaml) || fail "the arm64 program computes other rules"
-  "$qemu" "$program" --version | grep -qF "$version" || fail "the arm64 program does not say $version"
-  for program in "$check"/arm64/istio-pod-network-{probe,wait}; do
-    "$qemu" "$program" -h >/dev/null 2>&1 || fail "$program -h fails"
+  for machine in "${architectures[@]}"; do
+    if [[ $machine == "$(go env GOHOSTARCH)" ]]; then continue; fi
+    qemu=qemu-${named[$machine]:-$machine}
+    qemu=$(command -v "$qemu-static" || command -v "$qemu") || fail "no $qemu: hack/preflight.sh release installs it"
+    program=$check/$machine/$name
+    diff <("$check/$(go env GOHOSTARCH)/$name" rules apply --dry-run --backend nftables --pod config/samples/pod.yaml) \
+      <("$qemu" "$program" rules apply --dry-run --backend nftables --pod config/samples/pod.yaml) || fail "the program for $machine computes other rules"
+    said=$("$qemu" "$program" --version)
+    if [[ $said != *"$version"* ]]; then fail "the program for $machine says \"$said\", and the version is $version"; fi
+    for program in "$check/$machine"/istio-pod-network-{probe,wait}; do
+      "$qemu" "$program" -h >/dev/null 2>&1 || fail "$program -h fails"
+    done
+    CNI_COMMAND=VERSION "$qemu" "$check/$machine/istio-pod-network-cni" <<<'{"cniVersion":"1.0.0"}' | grep -q supportedVersions ||
+      fail "the CNI plugin for $machine does not say its versions"
   done
-  CNI_COMMAND=VERSION "$qemu" "$check/arm64/istio-pod-network-cni" <<<'{"cniVersion":"1.0.0"}' | grep -q supportedVersions || fail "the arm64 CNI plugin does not say its versions"
 }
 
 check() {
@@ -234,11 +245,11 @@ check() {
   pushd "$check/one" >/dev/null
   find_version # of the commit, without what is changed in this checkout
   popd >/dev/null
-  say "comparing, and running the arm64 programs"
+  say "comparing, and running the programs of other architectures"
   diff -r "$check/one/build/release" "$check/a-longer-path/two/build/release" || fail "two builds of $commit differ"
   (cd "$check/one/build/release" && sha256sum --quiet -c SHA256SUMS)
-  run_arm64 "$check/one"
-  say "reproducible: two builds of $version in two paths are equal, and the arm64 programs run"
+  run_foreign "$check/one"
+  say "reproducible: two builds of $version in two paths are equal, and the programs of all architectures run"
 }
 
 case ${1:-} in

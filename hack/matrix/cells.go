@@ -38,8 +38,8 @@ func cells() []Cell {
 			Inputs: Inputs{Packages: "./internal/intent ./internal/rawnetlink ./iptables/... ./runtime/... ./sidecars/profile", Tests: true, Paths: "hack/tools/fuzz.sh"},
 		},
 		{
-			Name: "release-check", Shows: "two builds of the release are equal, and its arm64 programs run", Command: []string{"make", "release-check"}, Testless: true,
-			Inputs: Inputs{Packages: product + " ./diagnostics/...", Paths: "LICENSE chart/ cmd/kubectl-pod_network/ config/samples/pod.yaml hack/cluster/ hack/go. hack/krew.yaml hack/release.sh hack/tools/programs/"},
+			Name: "release-check", Shows: "two builds of the release are equal, and its programs run on all architectures", Command: []string{"make", "release-check"}, Testless: true,
+			Inputs: Inputs{Packages: product + " ./diagnostics/...", Paths: "LICENSE chart/ cmd/kubectl-pod_network/ config/samples/pod.yaml hack/cluster/ hack/go. hack/krew.yaml hack/release.sh hack/tools/programs/ hack/tools/vuln.sh"},
 		},
 		{
 			Name: "istio", Shows: "pods as real Istio injects them, before and after a migration", Command: []string{"make", "test-istio"},
@@ -118,12 +118,14 @@ func emulation(name, where string, more ...string) Cell {
 
 // round completes a cell that is one round of the end-to-end tests. Pages are inputs of the rounds that run their commands.
 func round(name string, c Cell) Cell {
-	backend, hook, pages := "none", name, ""
+	backend, hook, pages, helm := "none", name, "", "4" // CI has Helm 3
 	switch name {
 	case "nftables", "iptables":
 		backend, hook, pages = name, "", "docs/quick-start.md hack/demo/bookinfo.yaml"
 	case "nri":
 		pages = "docs/managed-proxies-shared.md docs/migrate-2018-controller.md docs/troubleshooting.md config/samples/ config/samples/README.md test/conformance/testdata/istio/"
+	case "lifecycle":
+		helm = "3" // and goes over to Helm 4
 	case "istio":
 		pages = "docs/istio-outside-the-pod.md docs/migrate-istio-cni.md docs/migrate-istio-init.md hack/istio.sh test/istio/go."
 	}
@@ -131,7 +133,7 @@ func round(name string, c Cell) Cell {
 		c.Command = []string{"hack/e2e.sh"}
 	}
 	// Of a variable that is there twice the last counts.
-	c.Variables = append([]string{"E2E_BACKENDS=" + backend, "E2E_HOOKS=" + hook}, c.Variables...)
+	c.Variables = append([]string{"E2E_BACKENDS=" + backend, "E2E_HOOKS=" + hook, "E2E_HELM=" + helm}, c.Variables...)
 	c.Inputs = Inputs{Packages: product, Paths: strings.Join([]string{kit, pages, c.Inputs.Paths}, " ")}
 	return c
 }

@@ -51,7 +51,7 @@ func TestCells_roundsOfTests_haveACell(t *testing.T) {
 
 func TestRound_backendsAndHooks_nameNothingElse(t *testing.T) {
 	for name, want := range map[string]string{
-		"nftables": "E2E_BACKENDS=nftables E2E_HOOKS= X=1", "iptables": "E2E_BACKENDS=iptables E2E_HOOKS= X=1", "cni": "E2E_BACKENDS=none E2E_HOOKS=cni X=1",
+		"nftables": "E2E_BACKENDS=nftables E2E_HOOKS= E2E_HELM=4 X=1", "iptables": "E2E_BACKENDS=iptables E2E_HOOKS= E2E_HELM=4 X=1", "cni": "E2E_BACKENDS=none E2E_HOOKS=cni E2E_HELM=4 X=1",
 	} {
 		if got := strings.Join(round(name, Cell{Variables: []string{"X=1"}}).Variables, " "); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)

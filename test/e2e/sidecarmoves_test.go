@@ -101,7 +101,7 @@ func (m moving) awaitServedBy(t *testing.T, pod *corev1.Pod, by managed, check f
 // wantStays wants the pod to keep its proxy when it chooses another profile, and to be told why.
 func (m moving) wantStays(t *testing.T, b *busy, to managed) {
 	t.Helper()
-	rules := b.settledRules(t, b.pod)
+	rules := b.listRules(t, b.pod)
 	b.annotate(t, b.pod.Name, map[string]any{keySidecar: to.profile})
 	m.awaitServedBy(t, b.pod, m.own, says(true, "takes effect for new pods", to.profile))
 	if now := b.listRules(t, b.pod); now != rules {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -62,9 +61,6 @@ func (r release) image(dir string) (v1.Image, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil {
 		return nil, err
-	}
-	if !slices.Contains(files, filepath.Join(dir, r.name)) {
-		return nil, fmt.Errorf("no program %s in %s", r.name, dir)
 	}
 	spec := image.Spec{Entrypoint: []string{"/" + r.name}, User: "0:0", Architecture: filepath.Base(dir), Created: r.at, Labels: r.labels()}
 	for _, file := range files {

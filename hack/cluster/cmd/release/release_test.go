@@ -12,7 +12,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -133,7 +132,7 @@ func programs(t *testing.T) string {
 	return dir
 }
 
-func TestImage_hasBothPlatforms(t *testing.T) {
+func TestImage_hasAllPlatforms(t *testing.T) {
 	r, file, dir := sample(), filepath.Join(t.TempDir(), "image.oci.tar"), t.TempDir()
 	if err := r.writeImage(file, programs(t)); err != nil {
 		t.Fatal(err)
@@ -176,29 +175,5 @@ func TestImage_hasBothPlatforms(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"linux/amd64 amd64", "linux/arm64 arm64"}, platforms); diff != "" {
 		t.Error(diff)
-	}
-}
-
-func TestRelease_noPrograms_isRefused(t *testing.T) {
-	for want, spoil := range map[string]func(t *testing.T, dir string){
-		"is no Linux program": func(t *testing.T, dir string) {
-			t.Helper()
-			put(t, 0o755, "#!/bin/sh\n", dir, "arm64", "agent")
-		},
-		"no program agent in": func(t *testing.T, dir string) {
-			t.Helper()
-			if err := os.Remove(filepath.Join(dir, "arm64", "agent")); err != nil {
-				t.Fatal(err)
-			}
-		},
-	} {
-		dir := programs(t)
-		spoil(t, dir)
-		if err := sample().writeImage(filepath.Join(t.TempDir(), "image.oci.tar"), dir); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want an error with %q", err, want)
-		}
-	}
-	if err := archive(filepath.Join(t.TempDir(), "x.tar"), t.TempDir(), sample().at); err == nil {
-		t.Error("an archive without a file")
 	}
 }

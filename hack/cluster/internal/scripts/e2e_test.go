@@ -5,8 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -25,27 +23,6 @@ func TestEndToEndRunNamesAWordThatItDoesNotKnow(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		if err == nil || !strings.Contains(string(out), want) {
 			t.Errorf("%s: error %v and %q, want %q", setting, err, out, want)
-		}
-	}
-}
-
-// A test of a round that is not known would run nowhere.
-func TestEndToEndRun_roundsOfTests_areKnown(t *testing.T) {
-	var known []string
-	for _, words := range regexp.MustCompile(`known E2E_\w+ "\$word" ([a-z ]+);`).FindAllStringSubmatch(read(t, "../../../e2e.sh"), -1) {
-		known = append(known, strings.Fields(words[1])...)
-	}
-	files, err := filepath.Glob("../../../../test/e2e/*_test.go")
-	if err != nil || len(files) == 0 || len(known) != 13 { // twelve rounds, and "none"
-		t.Fatalf("files %q, known %q, error %v", files, known, err)
-	}
-	for _, file := range files {
-		for _, line := range regexp.MustCompile(`(?m)^//e2e:rounds (.*)`).FindAllStringSubmatch(read(t, file), -1) {
-			for round := range strings.FieldsSeq(line[1]) {
-				if round == "none" || !slices.Contains(known, round) {
-					t.Errorf("%s: a test is of the round %q, which there is not", file, round)
-				}
-			}
 		}
 	}
 }
