@@ -134,8 +134,8 @@ func dialsTo(name string, server *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// A node that does not reach the API server goes on: its pods keep their rules and their connections to the other node, where pods are changed and
-// made. It catches up with what has changed meanwhile.
+// A node that does not reach the API server goes on, although its agent dies, too: its pods keep their rules and their connections to the other node,
+// where pods are changed and made. It catches up with what has changed meanwhile.
 //
 //e2e:rounds nodes
 func TestNodes_cutOffFromTheAPIServer_keepsItsPodsAndCatchesUp(t *testing.T) {
@@ -160,6 +160,16 @@ func TestNodes_cutOffFromTheAPIServer_keepsItsPodsAndCatchesUp(t *testing.T) {
 
 	join := cutOff(t, there.node)
 	s.awaitCutOff(t)
+	agent := there.agent(t)
+	pid := there.containerPID(t, agent, "agent")
+	must(t, signal(pid, syscall.SIGKILL))
+	eventually(t, "a new agent", func(ctx context.Context) error {
+		now, err := there.findContainerPID(ctx, agent, "agent")
+		if err == nil && now == pid {
+			err = errors.New("it is the one that dies")
+		}
+		return err
+	})
 	s.annotate(t, away.Name, map[string]any{keyExcludeInbound: "9100"})
 	s.annotate(t, server.Name, map[string]any{keyExcludeInbound: "9100"})
 	s.awaitExcluded(t, server.Name)
