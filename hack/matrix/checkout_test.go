@@ -83,7 +83,6 @@ func TestStale_filesChange_asInputsOrNot(t *testing.T) {
 		"results and their page":                {change: map[string]string{"hack/matrix/results.json": "[1]\n", "docs/reference/runs.md": "x\n"}},
 		"the result's checkout had changes":     {change: map[string]string{"other": ""}, commit: "first-dirty", wantStale: true},
 		"a commit that is not there":            {change: map[string]string{"other": ""}, commit: "0123456789", wantStale: true},
-		"no commit":                             {change: map[string]string{"other": ""}, commit: " ", wantStale: true},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -162,10 +161,6 @@ func TestOpen_noGit_isAnError(t *testing.T) {
 	root := t.TempDir()
 	t.Setenv("GIT_CEILING_DIRECTORIES", filepath.Dir(root))
 	if _, err := open(t.Context(), root, t.Output()); err == nil || !strings.Contains(err.Error(), "not a git repository") {
-		t.Errorf("error %v", err)
-	}
-	t.Setenv("PATH", t.TempDir())
-	if _, err := open(t.Context(), root, t.Output()); err == nil || !strings.Contains(err.Error(), "executable file not found") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -26,13 +26,10 @@ if [[ $# == 0 ]]; then
   for part in . cmd/kubectl-pod_network; do scan "$part" || status=1; done
   exit "$status"
 fi
-# Its time is the database's.
-[[ $version =~ ([0-9]{4})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})-[0-9a-f]+$ ]]
-at=${BASH_REMATCH[1]}-${BASH_REMATCH[2]}-${BASH_REMATCH[3]}T${BASH_REMATCH[4]}:${BASH_REMATCH[5]}:${BASH_REMATCH[6]}Z
-for part in istio-pod-network-controller kubectl-pod_network; do
-  dir=cmd/$part
-  if [[ ! -d $dir ]]; then dir=.; fi
-  scan "$dir" -format openvex |
-    sed -e "s|\"Unknown Author\"|\"istio-pod-network-controller, by $module $version\"|" -e "s|\"Unknown Product\"|\"pkg:golang/$part@v${VERSION:?of the product}\"|" \
-      -e "s|\"timestamp\": \"[^\"]*\"|\"timestamp\": \"$at\"|" >"$1/$part.openvex.json"
+at=$(sed -E 's/.*([0-9]{4})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})-[0-9a-f]+$/\1-\2-\3T\4:\5:\6Z/' <<<"$version") # the database's time
+for part in .:istio-pod-network-controller cmd/kubectl-pod_network:kubectl-pod_network; do
+  name=${part#*:}
+  scan "${part%:*}" -format openvex |
+    sed -e "s|\"Unknown Author\"|\"istio-pod-network-controller, by $module $version\"|" -e "s|\"Unknown Product\"|\"pkg:golang/$name@v${VERSION:?of the product}\"|" \
+      -e "s|\"timestamp\": \"[^\"]*\"|\"timestamp\": \"$at\"|" >"$1/$name.openvex.json"
 done

@@ -101,11 +101,11 @@ func (m managed) patchDaemonSet(t *testing.T, spec map[string]any) {
 	must(t, err)
 }
 
-// setVersion gives the DaemonSet another version.
+// setVersion gives the DaemonSet another version, and another one in each run of a test.
 func (m managed) setVersion(t *testing.T, version string, args []string) {
 	t.Helper()
 	m.patchDaemonSet(t, map[string]any{"template": map[string]any{"spec": map[string]any{"containers": []any{map[string]any{
-		"name": "proxy", "args": args, "env": []any{map[string]any{"name": "E2E_VERSION", "value": version}},
+		"name": "proxy", "args": args, "env": []any{map[string]any{"name": "E2E_VERSION", "value": m.name + " " + version}},
 	}}}}})
 }
 

@@ -68,8 +68,10 @@ and SETUID and SETGID have sockets that stand in for them be theirs.
 {{- define "agent.hostPID" -}}{{ or .Values.runtime.processFallback .Values.proxies.enabled }}{{- end -}}
 
 {{- define "agent.seLinuxOptions" -}}
-{{- /* container_t may neither connect to the runtime's socket nor open another pod's namespace. */ -}}
-{{- .Values.agent.seLinuxOptions | default (include "agent.node" . | fromJson).selinux | toJson -}}
+{{- /* container_t may neither connect to the runtime's socket nor open another pod's namespace. The level has no categories: the kernel gives a Unix socket
+that a proxy accepts the level of who connects, and the proxy may not read one with another pod's. */ -}}
+{{- $options := .Values.agent.seLinuxOptions | default (include "agent.node" . | fromJson).selinux -}}
+{{- if $options }}{{ merge (dict) $options (dict "level" "s0") | toJson }}{{ else }}{}{{ end -}}
 {{- end -}}
 
 {{- /* The agent that removes a taint has to tolerate it. */ -}}

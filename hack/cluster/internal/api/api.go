@@ -51,6 +51,15 @@ func (c *Client) Ready(ctx context.Context) error {
 	return err
 }
 
+// NodeAddressed is nil once the node has said its addresses.
+func (c *Client) NodeAddressed(ctx context.Context, name string) error {
+	body, err := c.get(ctx, "/api/v1/nodes/"+name)
+	if err == nil && !bytes.Contains(body, []byte(`"InternalIP"`)) {
+		err = errors.New("the node has no address yet")
+	}
+	return err
+}
+
 // NodeReady is nil once the node has said after a time that it is ready, has these ranges of pods, and is open for them: its "not ready" taint
 // is gone.
 func (c *Client) NodeReady(ctx context.Context, name, pods string, after time.Time) error {

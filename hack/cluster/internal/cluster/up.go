@@ -216,12 +216,16 @@ func (r *run) startRest(ctx context.Context) error {
 	return r.finish(ctx, r.cluster.nodes(r.state)[0])
 }
 
-// finish waits for a node, and starts kube-proxy, which ends if it has started half a minute before its node has addresses.
+// finish starts kube-proxy once the node has addresses, or it would end half a minute later, and waits for the node. Pods that take a taint from it, with
+// which it is not ready, may need kube-proxy.
 func (r *run) finish(ctx context.Context, n Node) error {
-	if err := r.awaitNode(ctx, n, r.began); err != nil {
+	if err := r.wait(ctx, n.Name, func(ctx context.Context) error { return r.api.NodeAddressed(ctx, n.Name) }); err != nil {
 		return err
 	}
-	return r.launch(n.Own(kubeProxy))
+	if err := r.launch(n.Own(kubeProxy)); err != nil {
+		return err
+	}
+	return r.awaitNode(ctx, n, r.began)
 }
 
 // addNode adds the next node to a cluster whose control plane is ready.

@@ -119,8 +119,8 @@ func TestSecurityContextConstraintsAdmitThePod(t *testing.T) {
 		} {
 			same(t, value, allowed[key], "%s: %s", in, key)
 		}
-		if options := pod.Containers[0].SecurityContext.SELinuxOptions; options == nil || options.Type != "spc_t" {
-			t.Errorf("%s: SELinux options %+v, want type spc_t", in, options)
+		if options := pod.Containers[0].SecurityContext.SELinuxOptions; options == nil || options.Type != "spc_t" || options.Level != "s0" {
+			t.Errorf("%s: SELinux options %+v, want type spc_t and no categories", in, options)
 		}
 	}
 	if rendering(t, "{}").custom(t, scc, name) != nil {
