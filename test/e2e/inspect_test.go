@@ -151,6 +151,8 @@ func TestInspectAnswersWhoMayGetThePod(t *testing.T) {
 	pod := s.startMesh(t, meshPod("inspected", map[string]string{keyExcludeInbound: "9100"}))
 	d := s.newDeveloper(t)
 	s.awaitInspect(t)
+	s.settledRules(t, pod) // rules that are written anew count from nothing
+	wantInbound(t, pod, families()[0], appPort, true)
 
 	doc := wantInspected(t, d.kubeconfig, pod.Name, "--via", "direct")
 	wantInOrder(t, doc)
