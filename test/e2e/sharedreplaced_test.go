@@ -24,7 +24,10 @@ import (
 //e2e:rounds nri
 func TestSharedProxyIsReplaced(t *testing.T) {
 	t.Parallel()
-	m := newShared(t, sharedSwap, withOneThread(t))
+	// Debian 12's HAProxy may crash when its present worker ends, and its master would end all others for it.
+	m := newShared(t, sharedSwap, withOneThread(t), func(spec map[string]any) {
+		changeTemplate(t, spec, "  log stdout", "  master-worker no-exit-on-failure\n  log stdout")
+	})
 	set := m.daemonSet(t)
 	m.patchDaemonSet(t, map[string]any{"minReadySeconds": 1})
 	b := m.startBusy(t, "busy")
