@@ -21,7 +21,7 @@ func confinementOf(t *testing.T) confinement {
 	t.Helper()
 	switch security := os.Getenv("E2E_SECURITY"); security {
 	case "selinux": // whose level is its pod's alone
-		return confinement{regexp.MustCompile(`^system_u:system_r:container_t:s0:c\d+,c\d+$`), regexp.MustCompile(`:spc_t:s0:c\d+,c\d+$`)}
+		return confinement{regexp.MustCompile(`^system_u:system_r:container_t:s0:c\d+,c\d+$`), regexp.MustCompile(`:spc_t:s0$`)}
 	case "apparmor":
 		profile := regexp.MustCompile(`^cri-containerd\.apparmor\.d \(enforce\)$`)
 		return confinement{profile, profile}
