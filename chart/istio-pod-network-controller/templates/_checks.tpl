@@ -93,9 +93,6 @@ The agent runs proxies by the runtime's CRI. Without the policy its right to cre
 {{- if and $p.enabled (eq .Values.runtime.name "docker") -}}
 {{- fail "proxies.enabled=true with runtime.name=docker: Docker has no CRI, by which the agent runs proxies; use nodes with containerd or CRI-O, or leave proxies.enabled=false" -}}
 {{- end -}}
-{{- if and $p.enabled (include "agent.openshift" .) (not $p.untestedPlatform) -}}
-{{- fail "proxies.enabled=true with kubernetesDistribution=openshift: nobody has run managed proxies where SELinux is enforcing; try them on a node that may fail, and set proxies.untestedPlatform=true for that" -}}
-{{- end -}}
 {{- /* What would let pods start without their proxy all the same. */ -}}
 {{- if and $p.enabled $p.required .Values.hooks.failOpen -}}
 {{- fail "proxies.required=true with hooks.failOpen=true: hooks.failOpen lets start what proxies.required refuses; set one of them to false" -}}

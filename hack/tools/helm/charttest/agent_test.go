@@ -98,7 +98,7 @@ func faultsOfProbes(ds appsv1.DaemonSetSpec) (faults []string) {
 
 // OpenShift's type is not among those of Kubernetes: its fields without a default are compared here.
 func TestSecurityContextConstraintsAdmitThePod(t *testing.T) {
-	const sidecars = "proxies: {enabled: true, untestedPlatform: true"
+	const sidecars = "proxies: {enabled: true"
 	for in, volumes := range map[string][]any{
 		"{kubernetesDistribution: openshift}":                                           nil,
 		"{kubernetesDistribution: openshift, runtime.processFallback: true}":            nil,
@@ -133,7 +133,7 @@ func TestLabels(t *testing.T) {
 	const own = "{enabled: true, labels: {team: metrics}}"
 	labelled := rendering(t, "{commonLabels: {team: mesh}, hooks.cni.mode: install, hooks.startupTaint.enabled: true, kubernetesDistribution: openshift, agent.priorityQuota: 100, inspect: {enabled: true}, "+
 		"monitoring: {secure: true, serviceMonitor: "+own+", prometheusRule: "+own+", dashboard: {enabled: true, metadata: {labels: {team: metrics}}}}, "+
-		"proxies: {enabled: true, untestedPlatform: true, tokenAudiences: [a], shared: ["+minimalShared+"]}, admission: {enabled: true, restrictAgent: true, allowOptOut: false}}")
+		"proxies: {enabled: true, tokenAudiences: [a], shared: ["+minimalShared+"]}, admission: {enabled: true, restrictAgent: true, allowOptOut: false}}")
 	teams := map[string]int{}
 	for _, o := range labelled.objects {
 		object, err := meta.Accessor(o)
@@ -157,7 +157,7 @@ func TestLabels(t *testing.T) {
 
 // Every place that means the account has its name, above all the policies that bound it.
 func TestTheAccount(t *testing.T) {
-	const every = "hooks.cni.mode: install, hooks.startupTaint.enabled: true, kubernetesDistribution: openshift, proxies: {enabled: true, untestedPlatform: true, tokenAudiences: [a]}, admission: {restrictAgent: true}"
+	const every = "hooks.cni.mode: install, hooks.startupTaint.enabled: true, kubernetesDistribution: openshift, proxies: {enabled: true, tokenAudiences: [a]}, admission: {restrictAgent: true}"
 	const user = "system:serviceaccount:" + name + ":"
 	users := strings.Count(rendering(t, "{"+every+"}").Manifest, user+name+`"`)
 	made := rendering(t, "{"+every+", serviceAccount: {name: own, annotations: {a: b}}}")

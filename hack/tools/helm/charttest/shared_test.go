@@ -127,7 +127,7 @@ func TestAnUpgradeOfTheChartLeavesSharedProxies(t *testing.T) {
 
 // What OpenShift allows the proxies is what their pods have, and is given to their account alone, which has no other right.
 func TestWhatOpenShiftAllowsSharedProxies(t *testing.T) {
-	made := rendering(t, strings.Replace(withShared(""), "enabled: true", "enabled: true, untestedPlatform: true", 1)+"\nkubernetesDistribution: openshift")
+	made := rendering(t, withShared("")+"\nkubernetesDistribution: openshift")
 	allowed := made.custom(t, scc, sharedName)
 	for key, want := range map[string]any{
 		"allowedCapabilities": []any{"SYS_ADMIN"}, "volumes": []any{"hostPath"}, "allowHostDirVolumePlugin": true, "allowHostNetwork": false,

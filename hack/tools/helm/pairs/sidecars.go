@@ -42,9 +42,6 @@ func sidecarRules() []Rule {
 	istio := func(v At) bool { return v("proxies.istio.enabled") == true }
 	return []Rule{
 		{"Docker has no CRI", func(v At) bool { return enabled(v) && docker(v) }},
-		{"where SELinux is enforcing", func(v At) bool {
-			return enabled(v) && v("proxies.untestedPlatform") != true && v("kubernetesDistribution") == "OpenShift"
-		}},
 		{"the agent finds these proxies by CRI", func(v At) bool { return len(sharedOf(v)) > 0 && docker(v) }},
 		{"no agent would tell the proxy", func(v At) bool { return !enabled(v) && len(sharedOf(v)) > 0 }},
 		{"a node runs one proxy for a profile", func(v At) bool {
