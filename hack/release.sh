@@ -18,7 +18,7 @@ architectures=(amd64 arm64 ppc64le s390x)
 platforms=({linux,darwin,windows}-{amd64,arm64} linux-{ppc64le,s390x})
 url=${RELEASE_URL:-https://RELEASE_URL}
 source=${RELEASE_SOURCE:-https://RELEASE_SOURCE}
-: "${HELM:?the helm program: use make release}" "${CYCLONEDX:?the cyclonedx-gomod program: use make release}"
+: "${HELM:?the helm program: use make release}" "${CYCLONEDX:?the cyclonedx-gomod program: use make release}" "${GOVULNCHECK:?the govulncheck program: use make release}"
 say() { printf '==> %s (%ds)\n' "$*" "$SECONDS"; }
 fail() { printf 'release: %s\n' "$*" >&2; exit 1; }
 

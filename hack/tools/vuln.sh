@@ -9,7 +9,7 @@ set -euo pipefail
 
 cd "$(dirname "$0")/../.."
 module=golang.org/x/vulndb
-told=$(cd / && GOFLAGS=-modcacherw go mod download -json "$module@${VULNDB:-latest}")
+told=$(cd / && go mod download -json "$module@${VULNDB:-latest}")
 field() { sed -n "s/^\t\"$1\": \"\(.*\)\",\$/\1/p" <<<"$told"; }
 version=$(field Version)
 database=${XDG_CACHE_HOME:-${HOME:?}/.cache}/istio-pod-network-controller/vulndb/$version
@@ -31,5 +31,5 @@ for part in .:istio-pod-network-controller cmd/kubectl-pod_network:kubectl-pod_n
   name=${part#*:}
   scan "${part%:*}" -format openvex |
     sed -e "s|\"Unknown Author\"|\"istio-pod-network-controller, by $module $version\"|" -e "s|\"Unknown Product\"|\"pkg:golang/$name@v${VERSION:?of the product}\"|" \
-      -e "s|\"timestamp\": \"[^\"]*\"|\"timestamp\": \"$at\"|" >"$1/$name.openvex.json"
+      -e "s|\"timestamp\": \"[^\"]*\"|\"timestamp\": \"$at\"|" -e '/"tooling": .*"$/s|$|,\n  "statements": []|' >"$1/$name.openvex.json"
 done
