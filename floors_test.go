@@ -129,7 +129,7 @@ var rooms = []room{
 	{
 		dir: "agent/cli", others: "*",
 		own: "agent controllers diagnostics/check diagnostics/commands diagnostics/connectivity diagnostics/connectivity/originaldst internal/agentstatus internal/cmdline internal/intent " +
-			"internal/podnet internal/podreport iptables iptables/kernel iptables/xtables runtime/cni runtime/cni/install runtime/cri runtime/kubelet runtime/nri sidecars/node",
+			"internal/netns internal/podnet internal/podreport iptables iptables/kernel iptables/xtables runtime/cni runtime/cni/install runtime/cri runtime/kubelet runtime/nri sidecars/node",
 	},
 
 	// The programs.

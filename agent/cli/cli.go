@@ -11,6 +11,7 @@ import (
 	"istio-pod-network-controller/diagnostics/commands"
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/cmdline"
+	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/runtime/nri"
 )
@@ -27,7 +28,7 @@ func Commands() *cobra.Command {
 	root.Long = "A node agent that puts the redirection rules of a service mesh into the network namespaces of its node's pods,\n" +
 		"and commands that show how agents and pods of a cluster stand, and that compute, apply, compare and remove such rules by hand."
 	shared := commands.Program{OnNode: &commands.OnNode{
-		Check: check.NodeGatherer{Probe: probeKernel, Rules: kernel.HasRules, NRISocket: nri.DefaultSocket}, StandIn: newStandIn(),
+		Check: check.NodeGatherer{Probe: probeKernel, Rules: kernel.HasRules, Gone: netns.Gone, NRISocket: nri.DefaultSocket}, StandIn: newStandIn(),
 	}}
 	root.AddCommand(shared.Commands()...)
 	root.AddCommand(newRun(), newRules(), newCNI())

@@ -13,8 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"istio-pod-network-controller/internal/printable"
 )
 
@@ -103,6 +101,8 @@ type NodeGatherer struct {
 	Probe func(ctx context.Context) (ordinary, tproxy error)
 	// Rules reports whether a network namespace has rules of ours.
 	Rules func(ctx context.Context, path string) (bool, error)
+	// Gone reports whether nothing, or no namespace, is at a path.
+	Gone func(path string) bool
 }
 
 // Gather looks at everything.
@@ -214,7 +214,7 @@ func (g NodeGatherer) left(ctx context.Context) (l Left) {
 		case ctx.Err() != nil:
 			l.Faults = append(l.Faults, "network namespaces: "+ctx.Err().Error())
 			return l
-		case err != nil && gone(seen):
+		case err != nil && g.Gone(seen):
 		case err != nil:
 			l.Faults = append(l.Faults, at+": "+err.Error())
 		case has:
@@ -222,13 +222,6 @@ func (g NodeGatherer) left(ctx context.Context) (l Left) {
 		}
 	}
 	return l
-}
-
-// gone reports whether a file has gone, or a namespace's name has been unmounted and is an ordinary file.
-func gone(file string) bool {
-	var on unix.Statfs_t
-	err := unix.Statfs(file, &on)
-	return errors.Is(err, fs.ErrNotExist) || err == nil && on.Type != unix.NSFS_MAGIC
 }
 
 // entries lists a directory, which need not be there, in the order of names.

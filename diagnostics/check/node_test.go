@@ -3,6 +3,7 @@ package check
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -61,6 +62,10 @@ func look(t *testing.T, root string, ordinary, tproxy error) *NodeFacts {
 				err = errors.New("it is no network namespace")
 			}
 			return string(raw) == "rules", err
+		},
+		Gone: func(path string) bool {
+			raw, err := os.ReadFile(path)
+			return errors.Is(err, fs.ErrNotExist) || string(raw) == "unmounted"
 		},
 	}.Gather(t.Context())
 }

@@ -5,6 +5,7 @@ package netns
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 
 	"github.com/vishvananda/netns"
@@ -100,13 +101,20 @@ func (n *NS) Close() error {
 	return nil
 }
 
+// Gone reports whether a path has gone, or was a namespace's name and is an ordinary file since it was unmounted.
+func Gone(path string) bool {
+	var on unix.Statfs_t
+	err := unix.Statfs(path, &on)
+	return errors.Is(err, fs.ErrNotExist) || err == nil && on.Type != unix.NSFS_MAGIC
+}
+
 func identify(fd int) (ID, error) {
-	var fs unix.Statfs_t
-	if err := unix.Fstatfs(fd, &fs); err != nil {
+	var on unix.Statfs_t
+	if err := unix.Fstatfs(fd, &on); err != nil {
 		return ID{}, fmt.Errorf("statfs: %w", err)
 	}
 	// A namespace that was mounted on the host after our mount namespace was copied appears as the empty file that it was mounted on.
-	if fs.Type != unix.NSFS_MAGIC {
+	if on.Type != unix.NSFS_MAGIC {
 		return ID{}, errors.New("not a network namespace: not a file of the kernel's namespace filesystem")
 	}
 	kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE)
