@@ -140,6 +140,7 @@ func fileOrder(syntax []*ast.File) (names []string) {
 
 // The plugin of kubectl is built for other systems, too, which CI does not do: none of our packages in it may import what there is on Linux alone.
 func TestPlugin_otherSystems_importNothingOfLinux(t *testing.T) {
+	ofLinux := regexp.MustCompile(` (golang.org/x/sys/unix|github.com/vishvananda/|github.com/mdlayher/)`)
 	for _, system := range []string{"darwin", "windows"} {
 		cmd := exec.CommandContext(t.Context(), "go", "-C", "cmd/kubectl-pod_network", "list", "-deps", "-f", `{{.ImportPath}}:{{range .Imports}} {{.}}{{end}}`, ".")
 		cmd.Env = append(cmd.Environ(), "GOOS="+system, "CGO_ENABLED=0")
@@ -148,7 +149,7 @@ func TestPlugin_otherSystems_importNothingOfLinux(t *testing.T) {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(string(out)) {
-			if strings.HasPrefix(line, "istio-pod-network-controller/") && regexp.MustCompile(` (golang.org/x/sys/unix|github.com/vishvananda/|github.com/mdlayher/)`).MatchString(line) {
+			if strings.HasPrefix(line, "istio-pod-network-controller/") && ofLinux.MatchString(line) {
 				t.Errorf("on %s: %s", system, line)
 			}
 		}
