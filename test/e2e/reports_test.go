@@ -40,6 +40,12 @@ func readDetails(t testing.TB, pod *corev1.Pod) details {
 	return d
 }
 
+// first is what the first report of a sandbox says: when its containers were started is asked after it.
+func (d details) first() details {
+	d.Late = ""
+	return d
+}
+
 // hasStatus wants a status, and the condition that belongs to it: both are written at once.
 func hasStatus(want string) func(*corev1.Pod) error {
 	return func(pod *corev1.Pod) error {
