@@ -45,7 +45,8 @@ func (c *cluster) awaitKubeletsPods(t *testing.T) {
 	})
 }
 
-// awaitKept waits until the agent uses what was kept from before an outage, or does not.
+// awaitKept waits until the agent uses what was kept from before an outage, and is asked before pods start, or does not. A pod that starts before that is
+// programmed late, as it would be without an outage: its runtime does not wait for an agent.
 func (c *cluster) awaitKept(t *testing.T, want bool) {
 	t.Helper()
 	eventually(t, fmt.Sprint("an agent that uses what was kept: ", want), func(ctx context.Context) error {
@@ -56,6 +57,10 @@ func (c *cluster) awaitKept(t *testing.T, want bool) {
 		age, ready := m.sum(metricPrefix+"kept_objects_age_seconds"), m.sum(metricPrefix+"ready", `check="cache"`)
 		if (age > 0) != want || (ready == 1) == want {
 			return fmt.Errorf("it is of %v s; is the agent ready: %v", age, ready)
+		}
+		asked, knows := m.sum(metricPrefix+"nri_connected"), m.sum(metricPrefix+"pods", `state="programmed"`)
+		if want && (asked != 1 || knows == 0) {
+			return fmt.Errorf("the runtime asks it: %v; it knows %v pods", asked, knows)
 		}
 		return nil
 	})
