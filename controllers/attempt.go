@@ -123,20 +123,21 @@ func (p *Programmer) program(ctx context.Context, v visit) outcome {
 		v.intent = intent.Intent{Reason: intent.UnsupportedRuntime, Asked: v.intent.Asked}
 		return p.skip(ctx, v)
 	}
-	known, _ := p.Ledger.Of(v.sandbox.UID)
-	h, late := holdOf(ctx, p.Listeners, p.Proxies, known, v)
-	want, err := p.compiler.compile(specOf(v), h.in)
-	if err != nil {
-		v.wrong = err
-		return p.refuse(ctx, v)
-	}
 	inTurn, end, err := v.begin(ctx)
 	if err != nil {
 		return p.fail(ctx, v, fmt.Errorf("apply rules: %w", err))
 	}
 	defer end()
+	known, _ := p.Ledger.Of(v.sandbox.UID) // before the turn, the call that had it may still have decided otherwise
+	h, late := holdOf(inTurn, p.Listeners, p.Proxies, known, v)
+	want, err := p.compiler.compile(specOf(v), h.in)
+	if err != nil {
+		end()
+		v.wrong = err
+		return p.refuse(ctx, v)
+	}
 	next, changed := Entry{Sandbox: v.sandbox, State: Programmed, compiled: want, hold: h}, false
-	if known, _ := p.Ledger.Of(v.sandbox.UID); known.State == Programmed && left(v, known, want, p.schedule(), p.BackendName) {
+	if known.State == Programmed && left(v, known, want, p.schedule(), p.BackendName) {
 		next.Findings, next.checked = known.Findings, known.checked
 	} else if next.Findings, changed, err = p.apply(inTurn, v, want); err != nil {
 		end()

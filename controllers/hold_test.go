@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -225,6 +226,31 @@ func (s start) wantHeldFrom(t *testing.T, steps []string) {
 			t.Errorf("%s: holds %v, error %v", step, b.holds(), err)
 		}
 	}
+}
+
+// A visit that comes while the runtime's call is at work goes by what that has decided: the application may dial from then on.
+func TestHold_visitDuringTheRuntimesCall_staysHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		holding(b)
+		b.Listeners = &fakeListeners{}
+		b.pods.pod.Spec = startOf([]corev1.Container{{Name: "migrate"}}).spec
+		b.visit(t)
+		working, visited := make(chan struct{}), make(chan struct{})
+		b.backend.during = sync.OnceFunc(func() { <-working })
+		go func() {
+			if err := b.Creating(t.Context(), announcedSandbox(), "app"); err != nil {
+				t.Error(err)
+			}
+		}()
+		synctest.Wait()
+		go func() { b.visit(t); close(visited) }()
+		synctest.Wait()
+		close(working)
+		if <-visited; !b.holds() {
+			t.Error("it does not hold")
+		}
+	})
 }
 
 // Without NRI the pod's status says that the proxy's container was created.
