@@ -118,11 +118,11 @@ func TestSidecarWhosePortsTheApplicationTakes(t *testing.T) {
 	taker.Command = []string{"sh", "-c", "until [ -e /tmp/go ]; do usleep 50000; done; until testapp serve -banner taker -http=15001,15006,15021; do usleep 20000; done"}
 	pod.Spec.Containers = append(pod.Spec.Containers, taker)
 	pod = m.startManaged(t, pod)
-	inTaker := func(script string) {
+	inTaker := func(script string) error {
 		_, err := m.run(t.Context(), command{namespace: m.name, pod: pod.Name, container: "taker", argv: []string{"sh", "-c", script}})
-		must(t, err)
+		return err
 	}
-	inTaker("touch /tmp/go")
+	must(t, inTaker("touch /tmp/go"))
 	eventually(t, "the application on the proxy's ports", func(ctx context.Context) error {
 		status, err := m.sidecar(ctx, pod.Name)
 		if err == nil {
@@ -148,7 +148,9 @@ func TestSidecarWhosePortsTheApplicationTakes(t *testing.T) {
 	if err := request(t.Context(), at(pod, f, appPort), "/", &a); a.Banner == pod.Name {
 		t.Errorf("inbound: the application's own port answers, past the proxy's: %+v, error %v", a, err)
 	}
-	inTaker("killall testapp")
+	if err := inTaker("killall testapp"); err != nil {
+		t.Log(err) // CRI-O may say 137 of the shell itself; what counts is what follows
+	}
 	m.awaitSidecar(t, pod.Name, func(status map[string]any) error {
 		epoch, _ := status["epoch"].(int64)
 		return isServing(epoch)(status)
