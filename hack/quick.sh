@@ -7,7 +7,7 @@
 #
 # What the caller has in GOFLAGS stays.
 if [[ ${GOFLAGS:-} != *"-gcflags=all=-l -dwarf=false"* ]]; then
-  GOFLAGS="$(go env GOFLAGS 2>/dev/null) -trimpath '-gcflags=all=-l -dwarf=false'"
+  GOFLAGS="$(go env GOFLAGS 2>/dev/null) -trimpath -tags=grpcnotrace '-gcflags=all=-l -dwarf=false'"
 fi
 export GOFLAGS CGO_ENABLED=0
 if [[ ${BASH_SOURCE[0]} == "$0" ]]; then exec "$@"; fi

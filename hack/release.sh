@@ -51,7 +51,7 @@ find_version() {
 # compile DIRECTORY OS-ARCHITECTURE ARGUMENTS...: builds with nothing of the caller's settings.
 compile() {
   CGO_ENABLED=0 GOOS=${2%-*} GOARCH=${2#*-} GOFLAGS='' GOEXPERIMENT='' GOWORK=off GOAMD64=v1 GOARM64=v8.0 GOPPC64=power8 \
-    go -C "$1" build -trimpath -buildvcs=true "${@:3}"
+    go -C "$1" build -tags=grpcnotrace -trimpath -buildvcs=true "${@:3}"
 }
 
 build() {

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars/istio"
 )
@@ -52,10 +53,12 @@ func (i Instance) Files() (map[string]string, error) {
 		return i.Istio.Files, nil
 	}
 	return renderAll(i.Version, Data{
-		Pod: PodDataOf(i.Pod), Namespace: NamespaceData{Name: i.Pod.Namespace, object: i.Namespace}, Network: networkOf(i.Version),
+		Pod: PodDataOf(i.Pod), Namespace: NamespaceData{i.Pod.Namespace, i.egressNames}, Network: networkOf(i.Version),
 		Epoch: i.Epoch, Slot: i.Epoch % Slots, HandoverSocket: path.Join(PathRun, HandoverSocket(i.Epoch)), AdminSocket: path.Join(PathRun, AdminSocket(i.Epoch)),
 	})
 }
+
+func (i Instance) egressNames() ([]intent.EgressName, error) { return intent.EgressNames(i.Namespace) }
 
 // Spec returns the proxy's container, which mounts directories of the node.
 func (i Instance) Spec(mounts []sidecar.Mount) sidecar.Spec {

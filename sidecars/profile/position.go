@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"text/template"
 	"text/template/parse"
 	"unicode"
 )
@@ -48,18 +47,18 @@ type placing struct {
 
 // checkPlaces returns an error if the template prints a value inside quotes of its own, or where else the value's quotes do not count. In a file
 // of syntax plain a value is one harmless word everywhere.
-func checkPlaces(t *template.Template, syntax string) error {
+func (t Template) checkPlaces(syntax string) error {
 	if syntax == syntaxPlain || syntax == "" {
 		return nil
 	}
-	for _, one := range t.Templates() {
+	for _, one := range t.all() {
 		for _, lines := range []bool{false, true} {
-			if one.Tree == nil || lines && syntax != syntaxYAML {
+			if lines && syntax != syntaxYAML {
 				continue
 			}
-			p := placing{one.Tree, syntax, lines || syntax == syntaxHAProxy}
+			p := placing{one, syntax, lines || syntax == syntaxHAProxy}
 			end, err := p.walk(one.Root, position{})
-			if err == nil && one.Name() != t.Name() {
+			if err == nil && one.Name != t.name {
 				err = p.plain(one.Root, end, "it ends")
 			}
 			if err != nil {

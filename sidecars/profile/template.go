@@ -3,9 +3,9 @@ package profile
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
-	"text/template"
 	"text/template/parse"
 
 	corev1 "k8s.io/api/core/v1"
@@ -37,17 +37,13 @@ type PodData struct {
 
 // NamespaceData is the namespace of a pod in its templates. The author of a pod cannot write any of it.
 type NamespaceData struct {
-	Name   string
-	object *corev1.Namespace
+	Name string
+	// EgressNames returns the names that the namespace's annotation allows. The error names the annotation, the namespace and the value.
+	EgressNames func() ([]intent.EgressName, error)
 }
 
-// egressNamesFunc is the name by which templates call EgressNames.
-const egressNamesFunc = "EgressNames"
-
-// EgressNames returns the names that the namespace's annotation allows. The error names the annotation, the namespace and the value.
-func (n NamespaceData) EgressNames() ([]intent.EgressName, error) {
-	return intent.EgressNames(n.object)
-}
+// egressNamesField is the name by which templates have them.
+const egressNamesField = "EgressNames"
 
 // NetworkData is what a template sees of the profile's ports.
 type NetworkData struct{ InboundPort, OutboundPort int32 }
@@ -87,7 +83,12 @@ func addressesOf(pod *corev1.Pod) (out []string) {
 const quoteFunc = "_quote"
 
 // A Template is a profile's file, parsed.
-type Template struct{ parsed *template.Template }
+type Template struct {
+	name string
+	// trees are the file itself and the templates that it defines, by name.
+	trees     map[string]*parse.Tree
+	functions map[string]function
+}
 
 // ParseTemplate parses a profile's file. Every value that it prints goes through the quoter of its syntax, at the end of the pipeline that
 // prints it, so that no template can leave it out (html/template does the same).
@@ -96,30 +97,41 @@ func ParseTemplate(name, text, syntax string) (Template, error) {
 	if err != nil {
 		return Template{}, fmt.Errorf("file %q: %w", name, err)
 	}
-	t, err := template.New(name).Option("missingkey=zero").Funcs(template.FuncMap{quoteFunc: quote, numberFunc: onlyNumber, wordFunc: quotedBy(quotePlain)}).Parse(text)
-	if err == nil {
-		err = checkPlaces(t, syntax)
+	t := Template{name: name, functions: builtins()}
+	names := map[string]any{}
+	for name := range t.functions {
+		names[name] = true
+	}
+	t.functions[quoteFunc], t.functions[numberFunc], t.functions[wordFunc] = printing(quote), printing(onlyNumber), printing(quotedBy(quotePlain))
+	if t.trees, err = parse.Parse(name, text, "", "", names); err == nil {
+		err = t.checkPlaces(syntax)
 	}
 	if err != nil {
 		return Template{}, fmt.Errorf("file %q: %w", name, err)
 	}
-	for _, one := range t.Templates() {
-		if one.Tree != nil {
-			quoteAll(one.Root)
-		}
+	for _, one := range t.trees {
+		quoteAll(one.Root)
 	}
-	return Template{t}, nil
+	return t, nil
+}
+
+// all returns the trees, in the order of their names.
+func (t Template) all() (out []*parse.Tree) {
+	for _, name := range slices.Sorted(maps.Keys(t.trees)) {
+		out = append(out, t.trees[name])
+	}
+	return out
 }
 
 // ErrTooLarge means that a rendered file exceeds its bound.
 var ErrTooLarge = errors.New("it is larger than 1 MiB")
 
 func (t Template) execute(data any) (string, error) {
-	var out bounded
-	if err := t.parsed.Execute(&out, data); err != nil {
+	r := rendering{trees: t.trees, functions: t.functions}
+	if err := r.call(t.name, data, 0); err != nil {
 		return "", fmt.Errorf("file: %w", err)
 	}
-	return out.String(), nil
+	return r.out.String(), nil
 }
 
 // quoteAll adds the quoter to every pipeline below n that prints.
@@ -180,10 +192,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 
 // readsEgressNames reports whether the template asks for the names that a pod's namespace allows, in whatever way.
 func (t Template) readsEgressNames() (reads bool) {
-	for _, one := range t.parsed.Templates() {
-		if one.Tree == nil {
-			continue
-		}
+	for _, one := range t.trees {
 		walk(one.Root, true, func(n parse.Node, _ bool) {
 			var path []string
 			switch n := n.(type) {
@@ -194,7 +203,7 @@ func (t Template) readsEgressNames() (reads bool) {
 			case *parse.ChainNode:
 				path = n.Field
 			}
-			reads = reads || slices.Contains(path, egressNamesFunc)
+			reads = reads || slices.Contains(path, egressNamesField)
 		})
 	}
 	return reads
@@ -209,11 +218,8 @@ func (t Template) checkNames(shared bool) error {
 		others, says = []string{"Pod", "Namespace", "Epoch", "Slot", "HandoverSocket", "AdminSocket"},
 			".%s is for containers: a template of a shared proxy sees .Pods, .Network, .Node and .Version"
 	}
-	if t.parsed.Tree == nil {
-		return nil
-	}
 	var wrong error
-	walk(t.parsed.Root, true, func(n parse.Node, dot bool) {
+	walk(t.trees[t.name].Root, true, func(n parse.Node, dot bool) {
 		name := ""
 		switch n := n.(type) {
 		case *parse.FieldNode:

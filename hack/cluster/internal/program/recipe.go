@@ -15,7 +15,7 @@ var majorVersion = regexp.MustCompile(`^v[0-9]+$`)
 const (
 	// tags are those of all programs, because another set of tags compiles what they share again: runc with seccomp, and with Go's own
 	// resolver; containerd without snapshotters that want C libraries or kernel modules.
-	tags = "seccomp,netgo,osusergo,no_btrfs,no_zfs,no_devmapper"
+	tags = "seccomp,netgo,osusergo,no_btrfs,no_zfs,no_devmapper,grpcnotrace"
 	// Gcflags switch inlining and debugging information off, which saves a third of the compiler's time: these programs serve one node.
 	Gcflags = "all=-l -dwarf=false"
 	// garbage is GOGC of the compiler: most packages are compiled without one collection.

@@ -53,8 +53,8 @@ func TestReasonsOfSkippedTestsAreShown(t *testing.T) {
 // What tests, linters and tools compile is taken by the cluster's programs only if the flags are the same to the letter.
 func TestQuick_flags_areThoseOfTheClustersPrograms(t *testing.T) {
 	for before, want := range map[string]string{
-		"":                "-trimpath '-gcflags=" + program.Gcflags + "'",
-		"-buildvcs=false": "-buildvcs=false -trimpath '-gcflags=" + program.Gcflags + "'",
+		"":                "-trimpath -tags=grpcnotrace '-gcflags=" + program.Gcflags + "'",
+		"-buildvcs=false": "-buildvcs=false -trimpath -tags=grpcnotrace '-gcflags=" + program.Gcflags + "'",
 	} {
 		cmd := exec.CommandContext(t.Context(), "../../../quick.sh", "../../../quick.sh", "bash", "-c", "echo $CGO_ENABLED $GOFLAGS")
 		// The home is the caller's: the go command's telemetry writes to a fresh one after the command has ended, while the test removes it.

@@ -1,0 +1,131 @@
+package profile
+
+import (
+	"fmt"
+	"reflect"
+)
+
+// function is what a template may call, with how many arguments (most 0: any number).
+type function struct {
+	least, most int
+	call        func(args []any) (any, error)
+}
+
+// printing returns a function of one value.
+func printing(quote func(any) (string, error)) function {
+	return function{1, 1, func(args []any) (any, error) { return quote(args[0]) }}
+}
+
+// builtins are Go's own functions of templates, but for call, html, js and urlquery: what is printed gets its quotes from the file's syntax.
+func builtins() map[string]function {
+	return map[string]function{
+		"and": {1, 0, last}, "or": {1, 0, last},
+		"not":     {1, 1, func(args []any) (any, error) { return !isTrue(args[0]), nil }},
+		"len":     {1, 1, length},
+		"index":   {1, 0, index},
+		"slice":   {1, 3, slice},
+		"print":   {0, 0, func(args []any) (any, error) { return fmt.Sprint(args...), nil }},
+		"println": {0, 0, func(args []any) (any, error) { return fmt.Sprintln(args...), nil }},
+		"printf":  {1, 0, printf},
+		"eq":      {2, 0, equal},
+		"ne":      {2, 2, func(args []any) (any, error) { same, err := equal(args); return same != true, err }},
+		"lt":      before(false, false), "ge": before(false, true),
+		"gt": before(true, false), "le": before(true, true),
+	}
+}
+
+// decides reports whether a value ends and, or.
+func decides(name string, value any) bool {
+	return name == "and" && !isTrue(value) || name == "or" && isTrue(value)
+}
+
+func last(args []any) (any, error) { return args[len(args)-1], nil }
+
+func printf(args []any) (any, error) {
+	format, ok := args[0].(string)
+	if !ok {
+		return nil, fmt.Errorf("%v is no format", args[0])
+	}
+	return fmt.Sprintf(format, args[1:]...), nil
+}
+
+func length(args []any) (any, error) {
+	switch v := reflect.ValueOf(args[0]); v.Kind() {
+	case reflect.String, reflect.Map, reflect.Slice:
+		return int64(v.Len()), nil
+	}
+	return nil, fmt.Errorf("a value of type %T has no length", args[0])
+}
+
+func index(args []any) (value any, err error) {
+	value = args[0]
+	for _, key := range args[1:] {
+		if value, err = indexOf(value, key); err != nil {
+			return nil, err
+		}
+	}
+	return value, nil
+}
+
+func slice(args []any) (any, error) {
+	v := reflect.ValueOf(args[0])
+	if k := v.Kind(); k != reflect.String && k != reflect.Slice {
+		return nil, fmt.Errorf("can't slice a value of type %T", args[0])
+	}
+	bounds := []int{0, v.Len()}
+	for i, arg := range args[1:] {
+		n, ok := arg.(int64)
+		if !ok || n < 0 || n > int64(v.Len()) {
+			return nil, fmt.Errorf("index %v: want a number from 0 to %d", arg, v.Len())
+		}
+		bounds[i] = int(n)
+	}
+	if bounds[0] > bounds[1] {
+		return nil, fmt.Errorf("indexes %d and %d are in the wrong order", bounds[0], bounds[1])
+	}
+	return plain(v.Slice(bounds[0], bounds[1]))
+}
+
+// equal reports whether the first value is one of the others.
+func equal(args []any) (any, error) {
+	for _, other := range args[1:] {
+		if err := alike(args[0], other); err != nil || args[0] == other {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
+// before returns a function that compares two values, which it may exchange, and whose answer it may turn around.
+func before(exchange, not bool) function {
+	return function{2, 2, func(args []any) (any, error) {
+		a, b := args[0], args[1]
+		if exchange {
+			a, b = b, a
+		}
+		if err := alike(a, b); err != nil {
+			return nil, err
+		}
+		less := false
+		switch a := a.(type) {
+		case string:
+			less = a < b.(string)
+		case int64:
+			less = a < b.(int64)
+		default:
+			return nil, fmt.Errorf("%v and %v have no order", a, b)
+		}
+		return less != not, nil
+	}}
+}
+
+// alike returns an error unless two values can be compared.
+func alike(a, b any) error {
+	switch a.(type) {
+	case string, int64, bool:
+		if reflect.TypeOf(a) == reflect.TypeOf(b) {
+			return nil
+		}
+	}
+	return fmt.Errorf("values of type %T and %T cannot be compared", a, b)
+}

@@ -1,0 +1,204 @@
+package profile
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"text/template/parse"
+)
+
+// pipe returns the value of a pipeline.
+func (r *rendering) pipe(p *parse.PipeNode, s scope) (value any, err error) {
+	var before []any
+	for _, command := range p.Cmds {
+		if value, err = r.command(command, s, before); err != nil {
+			return nil, err
+		}
+		before = []any{value}
+	}
+	return value, nil
+}
+
+// command returns the value of a part of a pipeline. before is the value of the part before it, which a function takes as its last argument.
+func (r *rendering) command(n *parse.CommandNode, s scope, before []any) (any, error) {
+	if name, ok := n.Args[0].(*parse.IdentifierNode); ok {
+		return r.apply(name.Ident, n.Args[1:], s, before)
+	}
+	if len(n.Args)+len(before) > 1 {
+		return nil, fmt.Errorf("%s is not a function: it takes no arguments", n.Args[0])
+	}
+	return r.operand(n.Args[0], s)
+}
+
+// apply calls a function. The words after the first one that decides are not looked at by and, or.
+func (r *rendering) apply(name string, args []parse.Node, s scope, before []any) (any, error) {
+	var values []any
+	for _, arg := range args {
+		value, err := r.operand(arg, s)
+		if err != nil {
+			return nil, err
+		}
+		if values = append(values, value); decides(name, value) {
+			return value, nil
+		}
+	}
+	values = append(values, before...)
+	f := r.functions[name]
+	if len(values) < f.least || f.most > 0 && len(values) > f.most {
+		return nil, fmt.Errorf("%s does not take %d arguments", name, len(values))
+	}
+	value, err := f.call(values)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return value, nil
+}
+
+func (r *rendering) operand(n parse.Node, s scope) (any, error) {
+	switch n := n.(type) {
+	case *parse.DotNode:
+		return s.dot, nil
+	case *parse.FieldNode:
+		return fieldOf(s.dot, n.Ident)
+	case *parse.VariableNode:
+		v, err := s.named(n.Ident[0])
+		if err != nil {
+			return nil, err
+		}
+		return fieldOf(v.value, n.Ident[1:])
+	case *parse.ChainNode:
+		value, err := r.operand(n.Node, s)
+		if err != nil {
+			return nil, err
+		}
+		return fieldOf(value, n.Field)
+	case *parse.PipeNode:
+		return r.pipe(n, s)
+	case *parse.IdentifierNode:
+		return r.apply(n.Ident, nil, s, nil)
+	case *parse.BoolNode:
+		return n.True, nil
+	case *parse.StringNode:
+		return n.Text, nil
+	case *parse.NumberNode:
+		if _, err := strconv.ParseInt(n.Text, 0, 64); err == nil || n.IsInt && n.Text[0] == '\'' {
+			return n.Int64, nil
+		}
+	}
+	return nil, fmt.Errorf("%s is no value: want a field, a variable, text, a whole number, true or false", n)
+}
+
+// fieldOf follows names of fields and of keys. A key that a map does not have is an empty value.
+func fieldOf(value any, names []string) (any, error) {
+	for _, name := range names {
+		var err error
+		switch v := reflect.ValueOf(value); v.Kind() {
+		case reflect.Map:
+			value, err = indexOf(value, name)
+		case reflect.Struct:
+			f, ok := v.Type().FieldByName(name)
+			if !ok || !f.IsExported() {
+				return nil, fmt.Errorf("can't evaluate field %s in type %T", name, value)
+			}
+			value, err = plain(v.FieldByIndex(f.Index))
+		default:
+			return nil, fmt.Errorf("can't evaluate field %s in type %T", name, value)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return value, nil
+}
+
+// plain returns one of the values that a rendering knows. A function that stands in a field is called.
+func plain(v reflect.Value) (any, error) {
+	for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
+		v = v.Elem()
+	}
+	switch {
+	case !v.IsValid():
+		return nil, nil //nolint:nilnil // a value of templates, too
+	case v.CanInt(), v.CanUint():
+		return v.Convert(reflect.TypeFor[int64]()).Int(), nil
+	case v.Kind() == reflect.String:
+		return v.String(), nil
+	case v.Kind() == reflect.Bool:
+		return v.Bool(), nil
+	case v.Kind() == reflect.Func:
+		out := v.Call(nil)
+		if err, failed := out[1].Interface().(error); failed {
+			return nil, err
+		}
+		return plain(out[0])
+	}
+	return v.Interface(), nil
+}
+
+// isTrue reports whether a value is not empty.
+func isTrue(value any) bool {
+	switch v := reflect.ValueOf(value); v.Kind() {
+	case reflect.Invalid:
+		return false
+	case reflect.Map, reflect.Slice:
+		return v.Len() > 0
+	case reflect.Struct:
+		return true
+	default:
+		return !v.IsZero()
+	}
+}
+
+// keysOf returns the keys of a map in order, the indexes of a slice, or the numbers below a number, which have no keys.
+func keysOf(over any, keyed bool) (keys []any, err error) {
+	count := int64(0)
+	switch v := reflect.ValueOf(over); v.Kind() {
+	case reflect.Invalid:
+	case reflect.Map:
+		names := v.MapKeys()
+		slices.SortFunc(names, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+		for _, name := range names {
+			keys = append(keys, name.String())
+		}
+	case reflect.Slice:
+		count = int64(v.Len())
+	case reflect.Int64:
+		count = v.Int()
+		if keyed {
+			return nil, fmt.Errorf("can't use %d to iterate over more than one variable", count)
+		}
+	default:
+		return nil, fmt.Errorf("range can't iterate over %v", over)
+	}
+	if count > maxSteps {
+		return nil, errTooLong
+	}
+	for i := range count {
+		keys = append(keys, i)
+	}
+	return keys, nil
+}
+
+// indexOf returns an element.
+func indexOf(of, key any) (any, error) {
+	switch v := reflect.ValueOf(of); v.Kind() {
+	case reflect.Map:
+		name, ok := key.(string)
+		if !ok {
+			return nil, fmt.Errorf("key %v of type %T: want text", key, key)
+		}
+		if e := v.MapIndex(reflect.ValueOf(name)); e.IsValid() {
+			return plain(e)
+		}
+		return plain(reflect.Zero(v.Type().Elem()))
+	case reflect.Slice, reflect.String:
+		i, ok := key.(int64)
+		if !ok || i < 0 || i >= int64(v.Len()) {
+			return nil, fmt.Errorf("index %v: want a number from 0 to %d", key, v.Len()-1)
+		}
+		return plain(v.Index(int(i)))
+	}
+	return nil, fmt.Errorf("can't index a value of type %T", of)
+}

@@ -1,0 +1,222 @@
+package profile
+
+import (
+	"errors"
+	"fmt"
+	"text/template/parse"
+)
+
+const (
+	// maxSteps bounds the nodes that one file visits, and maxDepth the templates that call each other.
+	maxSteps = 3_000_000
+	maxDepth = 100
+)
+
+var (
+	errTooLong = fmt.Errorf("it visits more than %d nodes: a loop is too long", maxSteps)
+	errTooDeep = fmt.Errorf("templates call each other more than %d deep", maxDepth)
+	// What break and continue end.
+	errBreak    = errors.New("break")
+	errContinue = errors.New("continue")
+)
+
+// rendering executes templates as text/template does, but for methods, which values do not have here. text/template looks methods up by names that only
+// the template knows, for which the linker keeps all exported methods of the program: a third of the agent.
+//
+// Values are string, int64, bool, nil, and structs, maps and slices of these.
+type rendering struct {
+	trees     map[string]*parse.Tree
+	functions map[string]function
+	out       bounded
+	steps     int
+}
+
+// scope is what a template, or the body of a loop, sees: the dot, and the variables, with the last one first.
+type scope struct {
+	tree  *parse.Tree
+	dot   any
+	vars  *variable
+	depth int
+}
+
+type variable struct {
+	name  string
+	value any
+	outer *variable
+}
+
+// with returns the scope with one more variable.
+func (s scope) with(name string, value any) scope {
+	s.vars = &variable{name, value, s.vars}
+	return s
+}
+
+// named returns a variable. The parser takes a variable that is set for a declared one.
+func (s scope) named(name string) (*variable, error) {
+	for v := s.vars; v != nil; v = v.outer {
+		if v.name == name {
+			return v, nil
+		}
+	}
+	return nil, fmt.Errorf("undefined variable: %s", name)
+}
+
+// call executes a template of its own.
+func (r *rendering) call(name string, dot any, depth int) error {
+	tree := r.trees[name]
+	if tree == nil {
+		return fmt.Errorf("template %q is not defined", name)
+	}
+	if depth > maxDepth {
+		return errTooDeep
+	}
+	return r.list(tree.Root, scope{tree: tree, dot: dot, depth: depth}.with("$", dot))
+}
+
+// list executes nodes one after the other. What they declare ends with the list.
+func (r *rendering) list(n *parse.ListNode, s scope) (err error) {
+	if n == nil {
+		return nil
+	}
+	for _, child := range n.Nodes {
+		if s, err = r.node(child, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// node executes a node, and returns the scope of those that follow.
+func (r *rendering) node(n parse.Node, s scope) (scope, error) {
+	if r.steps++; r.steps > maxSteps {
+		return s, errTooLong
+	}
+	switch n := n.(type) {
+	case *parse.TextNode:
+		_, err := r.out.Write(n.Text)
+		return s, err
+	case *parse.ActionNode:
+		value, after, err := r.evaluate(n.Pipe, s)
+		if err == nil && len(n.Pipe.Decl) == 0 {
+			_, err = fmt.Fprint(&r.out, value)
+		}
+		return after, err
+	case *parse.IfNode:
+		_, inner, truth, err := r.condition(n.Pipe, s)
+		return s, r.either(&n.BranchNode, truth, inner, inner, err)
+	case *parse.WithNode:
+		value, inner, truth, err := r.condition(n.Pipe, s)
+		other := inner
+		inner.dot = value
+		return s, r.either(&n.BranchNode, truth, inner, other, err)
+	case *parse.RangeNode:
+		return s, r.loop(n, s)
+	case *parse.TemplateNode:
+		value, _, err := r.evaluate(n.Pipe, s)
+		if err != nil {
+			return s, err
+		}
+		return s, s.at(n, r.call(n.Name, value, s.depth+1))
+	case *parse.BreakNode:
+		return s, errBreak
+	case *parse.ContinueNode:
+		return s, errContinue
+	}
+	return s, nil
+}
+
+// at returns an error with its place in the file.
+func (s scope) at(n parse.Node, err error) error {
+	if err == nil {
+		return nil
+	}
+	where, what := s.tree.ErrorContext(n)
+	return fmt.Errorf("%s: %s: %w", where, what, err)
+}
+
+func (r *rendering) condition(p *parse.PipeNode, s scope) (value any, inner scope, truth bool, err error) {
+	value, inner, err = r.evaluate(p, s)
+	return value, inner, isTrue(value), err
+}
+
+func (r *rendering) either(n *parse.BranchNode, truth bool, inner, other scope, err error) error {
+	if err != nil {
+		return err
+	}
+	if truth {
+		return r.list(n.List, inner)
+	}
+	return r.list(n.ElseList, other)
+}
+
+// evaluate returns the value of a pipeline, and the scope with what it declares. The error has its place.
+func (r *rendering) evaluate(p *parse.PipeNode, s scope) (any, scope, error) {
+	if p == nil {
+		return nil, s, nil
+	}
+	value, err := r.pipe(p, s)
+	after := s
+	for i := 0; i < len(p.Decl) && err == nil; i++ {
+		after, err = after.assign(p, i, value)
+	}
+	return value, after, s.at(p, err)
+}
+
+// assign declares a variable of a pipeline, or gives it another value.
+func (s scope) assign(p *parse.PipeNode, i int, value any) (scope, error) {
+	name := p.Decl[i].Ident[0]
+	if !p.IsAssign {
+		return s.with(name, value), nil
+	}
+	v, err := s.named(name)
+	if err == nil {
+		v.value = value
+	}
+	return s, err
+}
+
+// loop executes the body of a range for each element.
+func (r *rendering) loop(n *parse.RangeNode, s scope) error {
+	over, err := r.pipe(n.Pipe, s)
+	if err != nil {
+		return s.at(n.Pipe, err)
+	}
+	keys, err := keysOf(over, len(n.Pipe.Decl) > 1)
+	if err != nil {
+		return s.at(n.Pipe, err)
+	}
+	for _, key := range keys {
+		inner, err := s.element(n.Pipe, over, key)
+		if err != nil {
+			return s.at(n.Pipe, err)
+		}
+		if err := r.list(n.List, inner); errors.Is(err, errBreak) {
+			break
+		} else if err != nil && !errors.Is(err, errContinue) {
+			return err
+		}
+	}
+	if len(keys) == 0 {
+		return r.list(n.ElseList, s)
+	}
+	return nil
+}
+
+// element returns what the body of a range sees of an element: one variable has the element, two have its key and it.
+func (s scope) element(p *parse.PipeNode, over, key any) (inner scope, err error) {
+	element := key
+	if _, number := over.(int64); !number {
+		if element, err = indexOf(over, key); err != nil {
+			return s, err
+		}
+	}
+	inner = s
+	inner.dot = element
+	values := []any{key, element}[2-max(len(p.Decl), 1):]
+	for i := range p.Decl {
+		if inner, err = inner.assign(p, i, values[i]); err != nil {
+			return s, err
+		}
+	}
+	return inner, nil
+}
