@@ -120,7 +120,8 @@ type File struct {
 	// +kubebuilder:validation:MaxLength=128
 	Name string `json:"name"`
 
-	// Template is a Go template. In a container it is over the pod's data: .Pod.Name, .Pod.Namespace, .Pod.UID, .Pod.IP, .Pod.IPs (of all families),
+	// Template is a Go template, without the functions call, html, js and urlquery.
+	// In a container it is over the pod's data: .Pod.Name, .Pod.Namespace, .Pod.UID, .Pod.IP, .Pod.IPs (of all families),
 	// .Pod.Node, .Pod.ServiceAccount, .Pod.Labels, .Pod.Annotations, .Namespace.Name, .Namespace.EgressNames (what the namespace's annotation allows,
 	// each with .Name, and .Below for the names below it), .Network, .Epoch, .Slot, .HandoverSocket and .AdminSocket. In shared it is
 	// over the node's: .Pods, each with .Pod's fields and .NetNS, the name of its network namespace in /var/run/netns; .Network, .Node and .Version.
