@@ -129,7 +129,7 @@ func plain(v reflect.Value) (any, error) {
 		return v.Bool(), nil
 	case v.Kind() == reflect.Func:
 		out := v.Call(nil)
-		if err, failed := out[1].Interface().(error); failed {
+		if err, failed := reflect.TypeAssert[error](out[1]); failed {
 			return nil, err
 		}
 		return plain(out[0])
