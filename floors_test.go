@@ -79,7 +79,8 @@ var rooms = []room{
 	{dir: "api/v1alpha1", others: "k8s.io/apimachinery"},
 	{dir: "sidecars/secretvolume"},
 	{dir: "sidecars/istio", own: "api/v1alpha1", others: "k8s.io/api/core/v1 k8s.io/apimachinery sigs.k8s.io/yaml", never: impure},
-	{dir: "sidecars/profile", own: "api/v1alpha1 internal/intent internal/sidecar sidecars/istio", others: "golang.org/x/sys/unix k8s.io", never: impure},
+	{dir: "sidecars/template", never: impure},
+	{dir: "sidecars/profile", own: "api/v1alpha1 internal/intent internal/sidecar sidecars/istio sidecars/template", others: "golang.org/x/sys/unix k8s.io", never: impure},
 	{dir: "sidecars/plan", own: "internal/sidecar", never: impure},
 	{
 		dir: "sidecars/home", own: "api/v1alpha1 internal/intent internal/jitter internal/podnet internal/printable internal/sidecar iptables sidecars/istio sidecars/profile",

@@ -3,6 +3,7 @@ package profile
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"text/template/parse"
 	"unicode"
@@ -51,14 +52,15 @@ func (t Template) checkPlaces(syntax string) error {
 	if syntax == syntaxPlain || syntax == "" {
 		return nil
 	}
-	for _, one := range t.all() {
+	for _, name := range slices.Sorted(maps.Keys(t.Trees)) {
+		one := t.Trees[name]
 		for _, lines := range []bool{false, true} {
 			if lines && syntax != syntaxYAML {
 				continue
 			}
 			p := placing{one, syntax, lines || syntax == syntaxHAProxy}
 			end, err := p.walk(one.Root, position{})
-			if err == nil && one.Name != t.name {
+			if err == nil && name != t.Name {
 				err = p.plain(one.Root, end, "it ends")
 			}
 			if err != nil {

@@ -3,7 +3,6 @@ package profile
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"text/template/parse"
@@ -11,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/sidecars/template"
 )
 
 const maxFileBytes = 1 << 20
@@ -83,12 +83,7 @@ func addressesOf(pod *corev1.Pod) (out []string) {
 const quoteFunc = "_quote"
 
 // A Template is a profile's file, parsed.
-type Template struct {
-	name string
-	// trees are the file itself and the templates that it defines, by name.
-	trees     map[string]*parse.Tree
-	functions map[string]function
-}
+type Template struct{ template.Template }
 
 // ParseTemplate parses a profile's file. Every value that it prints goes through the quoter of its syntax, at the end of the pipeline that
 // prints it, so that no template can leave it out (html/template does the same).
@@ -97,41 +92,35 @@ func ParseTemplate(name, text, syntax string) (Template, error) {
 	if err != nil {
 		return Template{}, fmt.Errorf("file %q: %w", name, err)
 	}
-	t := Template{name: name, functions: builtins()}
-	names := map[string]any{}
-	for name := range t.functions {
-		names[name] = true
-	}
-	t.functions[quoteFunc], t.functions[numberFunc], t.functions[wordFunc] = printing(quote), printing(onlyNumber), printing(quotedBy(quotePlain))
-	if t.trees, err = parse.Parse(name, text, "", "", names); err == nil {
+	parsed, err := template.Parse(name, text)
+	t := Template{parsed}
+	if err == nil {
 		err = t.checkPlaces(syntax)
 	}
 	if err != nil {
 		return Template{}, fmt.Errorf("file %q: %w", name, err)
 	}
-	for _, one := range t.trees {
+	t.Functions[quoteFunc], t.Functions[numberFunc], t.Functions[wordFunc] = printing(quote), printing(onlyNumber), printing(quotedBy(quotePlain))
+	for _, one := range t.Trees {
 		quoteAll(one.Root)
 	}
 	return t, nil
 }
 
-// all returns the trees, in the order of their names.
-func (t Template) all() (out []*parse.Tree) {
-	for _, name := range slices.Sorted(maps.Keys(t.trees)) {
-		out = append(out, t.trees[name])
-	}
-	return out
+// printing returns a function of one value.
+func printing(quote func(any) (string, error)) template.Function {
+	return template.Function{Least: 1, Most: 1, Call: func(args []any) (any, error) { return quote(args[0]) }}
 }
 
 // ErrTooLarge means that a rendered file exceeds its bound.
 var ErrTooLarge = errors.New("it is larger than 1 MiB")
 
 func (t Template) execute(data any) (string, error) {
-	r := rendering{trees: t.trees, functions: t.functions}
-	if err := r.call(t.name, data, 0); err != nil {
+	var out bounded
+	if err := t.Execute(&out, data); err != nil {
 		return "", fmt.Errorf("file: %w", err)
 	}
-	return r.out.String(), nil
+	return out.String(), nil
 }
 
 // quoteAll adds the quoter to every pipeline below n that prints.
@@ -192,7 +181,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 
 // readsEgressNames reports whether the template asks for the names that a pod's namespace allows, in whatever way.
 func (t Template) readsEgressNames() (reads bool) {
-	for _, one := range t.trees {
+	for _, one := range t.Trees {
 		walk(one.Root, true, func(n parse.Node, _ bool) {
 			var path []string
 			switch n := n.(type) {
@@ -219,7 +208,7 @@ func (t Template) checkNames(shared bool) error {
 			".%s is for containers: a template of a shared proxy sees .Pods, .Network, .Node and .Version"
 	}
 	var wrong error
-	walk(t.trees[t.name].Root, true, func(n parse.Node, dot bool) {
+	walk(t.Trees[t.Name].Root, true, func(n parse.Node, dot bool) {
 		name := ""
 		switch n := n.(type) {
 		case *parse.FieldNode:

@@ -1,16 +1,53 @@
-package profile
+// Package template executes templates that text/template/parse has parsed, as text/template does, but for methods and the functions call, html, js and
+// urlquery. text/template looks methods up by names that only a template knows, for which the linker keeps all exported methods of a program: they would
+// be a third of the agent.
+//
+//	template.go   the nodes: text, conditions, loops, templates that call each other
+//	operand.go    the values in them
+//	functions.go  what they may call
+//
+// Values are string, int64, bool, nil, and structs, maps by text, and slices of these. A function without arguments that stands in a field is called.
+package template
 
 import (
 	"errors"
 	"fmt"
+	"io"
 	"text/template/parse"
 )
 
 const (
-	// maxSteps bounds the nodes that one file visits, and maxDepth the templates that call each other.
+	// maxSteps bounds the nodes that one execution visits, and maxDepth the templates that call each other.
 	maxSteps = 3_000_000
 	maxDepth = 100
 )
+
+// Template is a file, and the templates that it defines.
+type Template struct {
+	Name string
+	// Trees are the file, and the templates that it defines, by name.
+	Trees map[string]*parse.Tree
+	// Functions are Go's own. Nodes that are added to the trees may call more.
+	Functions map[string]Function
+}
+
+// Parse parses a file. The error has the place.
+func Parse(name, text string) (Template, error) {
+	t := Template{Name: name, Functions: builtins()}
+	names := map[string]any{}
+	for name := range t.Functions {
+		names[name] = true
+	}
+	var err error
+	t.Trees, err = parse.Parse(name, text, "", "", names)
+	return t, err
+}
+
+// Execute writes what the template makes of data. The error has the place, and wraps that of out.
+func (t Template) Execute(out io.Writer, data any) error {
+	r := rendering{Template: t, out: out}
+	return r.call(t.Name, data, 0)
+}
 
 var (
 	errTooLong = fmt.Errorf("it visits more than %d nodes: a loop is too long", maxSteps)
@@ -20,15 +57,11 @@ var (
 	errContinue = errors.New("continue")
 )
 
-// rendering executes templates as text/template does, but for methods, which values do not have here. text/template looks methods up by names that only
-// the template knows, for which the linker keeps all exported methods of the program: a third of the agent.
-//
-// Values are string, int64, bool, nil, and structs, maps and slices of these.
+// rendering is one execution.
 type rendering struct {
-	trees     map[string]*parse.Tree
-	functions map[string]function
-	out       bounded
-	steps     int
+	Template
+	out   io.Writer
+	steps int
 }
 
 // scope is what a template, or the body of a loop, sees: the dot, and the variables, with the last one first.
@@ -63,7 +96,7 @@ func (s scope) named(name string) (*variable, error) {
 
 // call executes a template of its own.
 func (r *rendering) call(name string, dot any, depth int) error {
-	tree := r.trees[name]
+	tree := r.Trees[name]
 	if tree == nil {
 		return fmt.Errorf("template %q is not defined", name)
 	}
@@ -86,7 +119,7 @@ func (r *rendering) list(n *parse.ListNode, s scope) (err error) {
 	return nil
 }
 
-// node executes a node, and returns the scope of those that follow.
+// node executes a node, and returns the scope of the nodes that follow.
 func (r *rendering) node(n parse.Node, s scope) (scope, error) {
 	if r.steps++; r.steps > maxSteps {
 		return s, errTooLong
@@ -98,17 +131,13 @@ func (r *rendering) node(n parse.Node, s scope) (scope, error) {
 	case *parse.ActionNode:
 		value, after, err := r.evaluate(n.Pipe, s)
 		if err == nil && len(n.Pipe.Decl) == 0 {
-			_, err = fmt.Fprint(&r.out, value)
+			_, err = fmt.Fprint(r.out, value)
 		}
 		return after, err
 	case *parse.IfNode:
-		_, inner, truth, err := r.condition(n.Pipe, s)
-		return s, r.either(&n.BranchNode, truth, inner, inner, err)
+		return s, r.branch(&n.BranchNode, s, false)
 	case *parse.WithNode:
-		value, inner, truth, err := r.condition(n.Pipe, s)
-		other := inner
-		inner.dot = value
-		return s, r.either(&n.BranchNode, truth, inner, other, err)
+		return s, r.branch(&n.BranchNode, s, true)
 	case *parse.RangeNode:
 		return s, r.loop(n, s)
 	case *parse.TemplateNode:
@@ -134,19 +163,18 @@ func (s scope) at(n parse.Node, err error) error {
 	return fmt.Errorf("%s: %s: %w", where, what, err)
 }
 
-func (r *rendering) condition(p *parse.PipeNode, s scope) (value any, inner scope, truth bool, err error) {
-	value, inner, err = r.evaluate(p, s)
-	return value, inner, isTrue(value), err
-}
-
-func (r *rendering) either(n *parse.BranchNode, truth bool, inner, other scope, err error) error {
-	if err != nil {
+// branch executes one of two lists. In the first of a with the dot is the value.
+func (r *rendering) branch(n *parse.BranchNode, s scope, with bool) error {
+	value, inner, err := r.evaluate(n.Pipe, s)
+	switch {
+	case err != nil:
 		return err
+	case !isTrue(value):
+		return r.list(n.ElseList, inner)
+	case with:
+		inner.dot = value
 	}
-	if truth {
-		return r.list(n.List, inner)
-	}
-	return r.list(n.ElseList, other)
+	return r.list(n.List, inner)
 }
 
 // evaluate returns the value of a pipeline, and the scope with what it declares. The error has its place.

@@ -1,4 +1,4 @@
-package profile
+package template
 
 import (
 	"fmt"
@@ -32,7 +32,7 @@ func (r *rendering) command(n *parse.CommandNode, s scope, before []any) (any, e
 	return r.operand(n.Args[0], s)
 }
 
-// apply calls a function. The words after the first one that decides are not looked at by and, or.
+// apply calls a function. The words behind the word that decides for and, or are not looked at.
 func (r *rendering) apply(name string, args []parse.Node, s scope, before []any) (any, error) {
 	var values []any
 	for _, arg := range args {
@@ -45,11 +45,11 @@ func (r *rendering) apply(name string, args []parse.Node, s scope, before []any)
 		}
 	}
 	values = append(values, before...)
-	f := r.functions[name]
-	if len(values) < f.least || f.most > 0 && len(values) > f.most {
+	f := r.Functions[name]
+	if len(values) < f.Least || f.Most > 0 && len(values) > f.Most {
 		return nil, fmt.Errorf("%s does not take %d arguments", name, len(values))
 	}
-	value, err := f.call(values)
+	value, err := f.Call(values)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
@@ -113,7 +113,7 @@ func fieldOf(value any, names []string) (any, error) {
 	return value, nil
 }
 
-// plain returns one of the values that a rendering knows. A function that stands in a field is called.
+// plain returns a value as templates know it.
 func plain(v reflect.Value) (any, error) {
 	for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
 		v = v.Elem()

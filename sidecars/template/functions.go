@@ -1,24 +1,19 @@
-package profile
+package template
 
 import (
 	"fmt"
 	"reflect"
 )
 
-// function is what a template may call, with how many arguments (most 0: any number).
-type function struct {
-	least, most int
-	call        func(args []any) (any, error)
+// Function is what a template may call, with so many arguments (Most 0: any number).
+type Function struct {
+	Least, Most int
+	Call        func(args []any) (any, error)
 }
 
-// printing returns a function of one value.
-func printing(quote func(any) (string, error)) function {
-	return function{1, 1, func(args []any) (any, error) { return quote(args[0]) }}
-}
-
-// builtins are Go's own functions of templates, but for call, html, js and urlquery: what is printed gets its quotes from the file's syntax.
-func builtins() map[string]function {
-	return map[string]function{
+// builtins are Go's own functions of templates, but for call, html, js and urlquery.
+func builtins() map[string]Function {
+	return map[string]Function{
 		"and": {1, 0, last}, "or": {1, 0, last},
 		"not":     {1, 1, func(args []any) (any, error) { return !isTrue(args[0]), nil }},
 		"len":     {1, 1, length},
@@ -97,8 +92,8 @@ func equal(args []any) (any, error) {
 }
 
 // before returns a function that compares two values, which it may exchange, and whose answer it may turn around.
-func before(exchange, not bool) function {
-	return function{2, 2, func(args []any) (any, error) {
+func before(exchange, not bool) Function {
+	return Function{2, 2, func(args []any) (any, error) {
 		a, b := args[0], args[1]
 		if exchange {
 			a, b = b, a
