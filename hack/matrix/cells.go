@@ -35,7 +35,7 @@ func cells() []Cell {
 		},
 		{
 			Name: "fuzz", Shows: "each fuzz target for ten seconds", Command: []string{"make", "fuzz", "FUZZTIME=10s"}, Testless: true,
-			Inputs: Inputs{Packages: "./internal/intent ./internal/rawnetlink ./iptables/... ./runtime/... ./sidecars/profile", Tests: true, Paths: "hack/tools/fuzz.sh"},
+			Inputs: Inputs{Packages: "./internal/intent ./internal/rawnetlink ./iptables/... ./runtime/... ./sidecars/profile ./sidecars/template", Tests: true, Paths: "hack/tools/fuzz.sh"},
 		},
 		{
 			Name: "release-check", Shows: "two builds of the release are equal, and its programs run on all architectures", Command: []string{"make", "release-check"}, Testless: true,
