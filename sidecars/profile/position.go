@@ -52,15 +52,15 @@ func (t Template) checkPlaces(syntax string) error {
 	if syntax == syntaxPlain || syntax == "" {
 		return nil
 	}
-	for _, name := range slices.Sorted(maps.Keys(t.Trees)) {
-		one := t.Trees[name]
+	for _, name := range slices.Sorted(maps.Keys(t.parsed.Trees)) {
+		one := t.parsed.Trees[name]
 		for _, lines := range []bool{false, true} {
 			if lines && syntax != syntaxYAML {
 				continue
 			}
 			p := placing{one, syntax, lines || syntax == syntaxHAProxy}
 			end, err := p.walk(one.Root, position{})
-			if err == nil && name != t.Name {
+			if err == nil && name != t.parsed.Name {
 				err = p.plain(one.Root, end, "it ends")
 			}
 			if err != nil {

@@ -83,7 +83,7 @@ func addressesOf(pod *corev1.Pod) (out []string) {
 const quoteFunc = "_quote"
 
 // A Template is a profile's file, parsed.
-type Template struct{ template.Template }
+type Template struct{ parsed template.Template }
 
 // ParseTemplate parses a profile's file. Every value that it prints goes through the quoter of its syntax, at the end of the pipeline that
 // prints it, so that no template can leave it out (html/template does the same).
@@ -100,8 +100,8 @@ func ParseTemplate(name, text, syntax string) (Template, error) {
 	if err != nil {
 		return Template{}, fmt.Errorf("file %q: %w", name, err)
 	}
-	t.Functions[quoteFunc], t.Functions[numberFunc], t.Functions[wordFunc] = printing(quote), printing(onlyNumber), printing(quotedBy(quotePlain))
-	for _, one := range t.Trees {
+	t.parsed.Functions[quoteFunc], t.parsed.Functions[numberFunc], t.parsed.Functions[wordFunc] = printing(quote), printing(onlyNumber), printing(quotedBy(quotePlain))
+	for _, one := range t.parsed.Trees {
 		quoteAll(one.Root)
 	}
 	return t, nil
@@ -117,7 +117,7 @@ var ErrTooLarge = errors.New("it is larger than 1 MiB")
 
 func (t Template) execute(data any) (string, error) {
 	var out bounded
-	if err := t.Execute(&out, data); err != nil {
+	if err := t.parsed.Execute(&out, data); err != nil {
 		return "", fmt.Errorf("file: %w", err)
 	}
 	return out.String(), nil
@@ -181,7 +181,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 
 // readsEgressNames reports whether the template asks for the names that a pod's namespace allows, in whatever way.
 func (t Template) readsEgressNames() (reads bool) {
-	for _, one := range t.Trees {
+	for _, one := range t.parsed.Trees {
 		walk(one.Root, true, func(n parse.Node, _ bool) {
 			var path []string
 			switch n := n.(type) {
@@ -208,7 +208,7 @@ func (t Template) checkNames(shared bool) error {
 			".%s is for containers: a template of a shared proxy sees .Pods, .Network, .Node and .Version"
 	}
 	var wrong error
-	walk(t.Trees[t.Name].Root, true, func(n parse.Node, dot bool) {
+	walk(t.parsed.Trees[t.parsed.Name].Root, true, func(n parse.Node, dot bool) {
 		name := ""
 		switch n := n.(type) {
 		case *parse.FieldNode:

@@ -254,9 +254,9 @@ func renderAll(p *Version, data any) (map[string]string, error) {
 	for _, t := range p.files {
 		text, err := t.execute(data)
 		if err != nil {
-			return nil, fmt.Errorf("%q: %w", t.Name, err)
+			return nil, fmt.Errorf("%q: %w", t.parsed.Name, err)
 		}
-		out[t.Name] = text
+		out[t.parsed.Name] = text
 	}
 	return out, nil
 }

@@ -45,7 +45,7 @@ func (r *rendering) apply(name string, args []parse.Node, s scope, before []any)
 		}
 	}
 	values = append(values, before...)
-	f := r.Functions[name]
+	f := r.of.Functions[name]
 	if len(values) < f.Least || f.Most > 0 && len(values) > f.Most {
 		return nil, fmt.Errorf("%s does not take %d arguments", name, len(values))
 	}

@@ -45,7 +45,7 @@ func Parse(name, text string) (Template, error) {
 
 // Execute writes what the template makes of data. The error has the place, and wraps that of out.
 func (t Template) Execute(out io.Writer, data any) error {
-	r := rendering{Template: t, out: out}
+	r := rendering{of: t, out: out}
 	return r.call(t.Name, data, 0)
 }
 
@@ -59,7 +59,7 @@ var (
 
 // rendering is one execution.
 type rendering struct {
-	Template
+	of    Template
 	out   io.Writer
 	steps int
 }
@@ -96,7 +96,7 @@ func (s scope) named(name string) (*variable, error) {
 
 // call executes a template of its own.
 func (r *rendering) call(name string, dot any, depth int) error {
-	tree := r.Trees[name]
+	tree := r.of.Trees[name]
 	if tree == nil {
 		return fmt.Errorf("template %q is not defined", name)
 	}
