@@ -59,8 +59,10 @@ func (h *coreHolder) open(o Options) error {
 	return h.source.open(o)
 }
 
-// isAlone reports whether no other agent of the node serves an early hook.
-func (h *coreHolder) isAlone() bool { return !slices.ContainsFunc(h.doors, (*doorway).othersServe) }
+// isAlone reports whether no other agent of the node serves an early hook. With a core this one does.
+func (h *coreHolder) isAlone() bool {
+	return h.isSet() || !slices.ContainsFunc(h.doors, (*doorway).othersServe)
+}
 
 // set stores the core.
 func (h *coreHolder) set(c core) {

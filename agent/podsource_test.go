@@ -116,6 +116,10 @@ func TestAgent_cannotAskAndAnotherServes_beginsWithNothingKept(t *testing.T) {
 	other.stop()
 	r.awaitNRI(t)
 	r.await(t, "the core", r.core.isSet)
+	r.await(t, "its own lock", r.core.doors[0].othersServe)
+	if !r.core.isAlone() {
+		t.Error("it takes itself for another agent: kinds whose watch comes later do not begin with what was kept")
+	}
 	if err := r.stop(); err != nil {
 		t.Error(err)
 	}
