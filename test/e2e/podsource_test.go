@@ -11,11 +11,13 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kubeversion "k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/apimachinery/pkg/util/wait"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -155,7 +157,13 @@ func TestAgentStartsWithoutTheAPIServer(t *testing.T) {
 	agent := s.containerPID(t, s.agent(t), "agent")
 	s.awaitKeptNamespace(t, agent)
 	must(t, kc(t.Context(), "kill", "kube-apiserver"))
-	back := sync.OnceFunc(func() { must(t, kc(context.WithoutCancel(t.Context()), "start", "kube-apiserver")) })
+	back := sync.OnceFunc(func() { // for the tests behind this one, too
+		ctx := context.WithoutCancel(t.Context())
+		must(t, kc(ctx, "start", "kube-apiserver"))
+		must(t, wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+			return s.api.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error() == nil, nil
+		}))
+	})
 	t.Cleanup(back)
 	must(t, signal(agent, syscall.SIGKILL))
 	s.awaitKept(t, true)
