@@ -156,7 +156,7 @@ func TestPlugin_otherSystems_importNothingOfLinux(t *testing.T) {
 	}
 }
 
-// Whoever calls methods by names has the linker keep every method of every type that the agent knows: a third of its size, and of its memory. Cobra
+// Whoever calls methods by names has the linker keep every method of every type that the agent knows: a third of its size, and a fifth of its memory. Cobra
 // does so only for programs that give it templates.
 func TestAgent_nobodyCallsMethodsByName(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-tags=grpcnotrace", "-f", `{{.ImportPath}}:{{range .Imports}} {{.}}{{end}} `, ".").Output()
