@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// maxSteps bounds the nodes that one execution visits, and maxDepth the templates that call each other.
+	// maxSteps bounds the nodes and the elements that one execution visits, and maxDepth the templates that call each other.
 	maxSteps = 3_000_000
 	maxDepth = 100
 )
@@ -50,7 +50,7 @@ func (t Template) Execute(out io.Writer, data any) error {
 }
 
 var (
-	errTooLong = fmt.Errorf("it visits more than %d nodes: a loop is too long", maxSteps)
+	errTooLong = fmt.Errorf("it visits more than %d nodes and elements: a loop is too long", maxSteps)
 	errTooDeep = fmt.Errorf("templates call each other more than %d deep", maxDepth)
 	// What break and continue end.
 	errBreak    = errors.New("break")
@@ -119,10 +119,18 @@ func (r *rendering) list(n *parse.ListNode, s scope) (err error) {
 	return nil
 }
 
+// step counts a node or an element.
+func (r *rendering) step() error {
+	if r.steps++; r.steps > maxSteps {
+		return errTooLong
+	}
+	return nil
+}
+
 // node executes a node, and returns the scope of the nodes that follow.
 func (r *rendering) node(n parse.Node, s scope) (scope, error) {
-	if r.steps++; r.steps > maxSteps {
-		return s, errTooLong
+	if err := r.step(); err != nil {
+		return s, err
 	}
 	switch n := n.(type) {
 	case *parse.TextNode:
@@ -214,6 +222,9 @@ func (r *rendering) loop(n *parse.RangeNode, s scope) error {
 		return s.at(n.Pipe, err)
 	}
 	for _, key := range keys {
+		if err := r.step(); err != nil {
+			return s.at(n.Pipe, err)
+		}
 		inner, err := s.element(n.Pipe, over, key)
 		if err != nil {
 			return s.at(n.Pipe, err)

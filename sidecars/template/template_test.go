@@ -87,6 +87,7 @@ func TestExecute_templates_asGoDoes(t *testing.T) {
 
 func TestExecute_endless_isRefused(t *testing.T) {
 	for text, want := range map[string]error{
+		`{{ range 3000 }}{{ range 3000 }}{{ end }}{{ end }}`:                      errTooLong,
 		`{{ range 100000000000 }}{{ end }}`:                                       errTooLong,
 		`{{ range 10000 }}{{ range 10000 }}{{ if 1 }}{{ end }}{{ end }}{{ end }}`: errTooLong,
 		`{{ define "t" }}{{ template "t" }}{{ end }}{{ template "t" }}`:           errTooDeep,
