@@ -142,13 +142,7 @@ func fileOrder(syntax []*ast.File) (names []string) {
 func TestPlugin_otherSystems_importNothingOfLinux(t *testing.T) {
 	ofLinux := regexp.MustCompile(` (golang.org/x/sys/unix|github.com/vishvananda/|github.com/mdlayher/)`)
 	for _, system := range []string{"darwin", "windows"} {
-		cmd := exec.CommandContext(t.Context(), "go", "-C", "cmd/kubectl-pod_network", "list", "-deps", "-f", `{{.ImportPath}}:{{range .Imports}} {{.}}{{end}}`, ".")
-		cmd.Env = append(cmd.Environ(), "GOOS="+system, "CGO_ENABLED=0")
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for line := range strings.Lines(string(out)) {
+		for _, line := range importLines(t, "cmd/kubectl-pod_network", "GOOS="+system) {
 			if strings.HasPrefix(line, "istio-pod-network-controller/") && ofLinux.MatchString(line) {
 				t.Errorf("on %s: %s", system, line)
 			}
@@ -159,15 +153,23 @@ func TestPlugin_otherSystems_importNothingOfLinux(t *testing.T) {
 // Whoever calls methods by names has the linker keep every method of every type that the agent knows: a third of its size, and a fifth of its memory. Cobra
 // does so only for programs that give it templates.
 func TestAgent_nobodyCallsMethodsByName(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-tags=grpcnotrace", "-f", `{{.ImportPath}}:{{range .Imports}} {{.}}{{end}} `, ".").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(out)) {
+	for _, line := range importLines(t, ".", "GOFLAGS=-tags=grpcnotrace") {
 		for _, pkg := range []string{" text/template ", " html/template ", " golang.org/x/net/trace "} {
 			if strings.Contains(line, pkg) && !strings.HasPrefix(line, "github.com/spf13/cobra:") {
 				t.Errorf("%s imports%s", strings.Split(line, ":")[0], pkg)
 			}
 		}
 	}
+}
+
+// importLines returns a line for each package of the program in a directory: "PATH: IMPORT IMPORT ".
+func importLines(t *testing.T, dir, env string) []string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "-C", dir, "list", "-deps", "-f", `{{.ImportPath}}:{{range .Imports}} {{.}}{{end}} `, ".")
+	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0", env)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
 }

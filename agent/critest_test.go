@@ -49,7 +49,7 @@ func (p *programmer) Ensure(ctx context.Context, s podnet.Sandbox) (asked bool, 
 	return true, err
 }
 
-// A runtime passes its own tests while our plugin is registered. The plugin programs each sandbox, and is told when containers end.
+// With our plugin registered, a runtime passes its own tests. The plugin programs each sandbox. It is told of each container that ends.
 func TestCritest(t *testing.T) {
 	if os.Getenv("CRIO") == "" {
 		t.Skip("CRIO names no directory with CRI-O: hack/test.sh critest")

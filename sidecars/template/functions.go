@@ -1,11 +1,12 @@
 package template
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 )
 
-// Function is what a template may call, with so many arguments (Most 0: any number).
+// Function is a function that templates may call, with so many arguments (Most 0: any number).
 type Function struct {
 	Least, Most int
 	Call        func(args []any) (any, error)
@@ -24,8 +25,10 @@ func builtins() map[string]Function {
 		"printf":  {1, 0, printf},
 		"eq":      {2, 0, equal},
 		"ne":      {2, 2, func(args []any) (any, error) { same, err := equal(args); return same != true, err }},
-		"lt":      before(false, false), "ge": before(false, true),
-		"gt": before(true, false), "le": before(true, true),
+		"lt":      ordered(func(c int) bool { return c < 0 }),
+		"le":      ordered(func(c int) bool { return c <= 0 }),
+		"gt":      ordered(func(c int) bool { return c > 0 }),
+		"ge":      ordered(func(c int) bool { return c >= 0 }),
 	}
 }
 
@@ -78,7 +81,7 @@ func slice(args []any) (any, error) {
 	if bounds[0] > bounds[1] {
 		return nil, fmt.Errorf("indexes %d and %d are in the wrong order", bounds[0], bounds[1])
 	}
-	return plain(v.Slice(bounds[0], bounds[1]))
+	return plain(v.Slice(bounds[0], bounds[1])), nil
 }
 
 // equal reports whether the first value is one of the others.
@@ -91,26 +94,20 @@ func equal(args []any) (any, error) {
 	return false, nil
 }
 
-// before returns a function that compares two values, which it may exchange, and whose answer it may turn around.
-func before(exchange, not bool) Function {
+// ordered returns a function of two numbers or texts, whose order (as of cmp.Compare) decides.
+func ordered(decides func(order int) bool) Function {
 	return Function{2, 2, func(args []any) (any, error) {
-		a, b := args[0], args[1]
-		if exchange {
-			a, b = b, a
-		}
-		if err := alike(a, b); err != nil {
-			return nil, err
-		}
-		less := false
-		switch a := a.(type) {
+		switch a := args[0].(type) {
 		case string:
-			less = a < b.(string)
+			if b, ok := args[1].(string); ok {
+				return decides(cmp.Compare(a, b)), nil
+			}
 		case int64:
-			less = a < b.(int64)
-		default:
-			return nil, fmt.Errorf("%v and %v have no order", a, b)
+			if b, ok := args[1].(int64); ok {
+				return decides(cmp.Compare(a, b)), nil
+			}
 		}
-		return less != not, nil
+		return nil, fmt.Errorf("values of type %T and %T have no order", args[0], args[1])
 	}}
 }
 

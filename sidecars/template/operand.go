@@ -2,6 +2,7 @@ package template
 
 import (
 	"fmt"
+	"iter"
 	"reflect"
 	"slices"
 	"strconv"
@@ -91,20 +92,12 @@ func (r *rendering) operand(n parse.Node, s scope) (any, error) {
 }
 
 // fieldOf follows names of fields and of keys. A key that a map does not have is an empty value.
-func fieldOf(value any, names []string) (any, error) {
+func fieldOf(value any, names []string) (_ any, err error) {
 	for _, name := range names {
-		var err error
-		switch v := reflect.ValueOf(value); v.Kind() {
-		case reflect.Map:
+		if reflect.ValueOf(value).Kind() == reflect.Map {
 			value, err = indexOf(value, name)
-		case reflect.Struct:
-			f, ok := v.Type().FieldByName(name)
-			if !ok || !f.IsExported() {
-				return nil, fmt.Errorf("can't evaluate field %s in type %T", name, value)
-			}
-			value, err = plain(v.FieldByIndex(f.Index))
-		default:
-			return nil, fmt.Errorf("can't evaluate field %s in type %T", name, value)
+		} else {
+			value, err = member(value, name)
 		}
 		if err != nil {
 			return nil, err
@@ -113,28 +106,38 @@ func fieldOf(value any, names []string) (any, error) {
 	return value, nil
 }
 
+// member returns a field, or what the function in it returns.
+func member(value any, name string) (any, error) {
+	if of := reflect.ValueOf(value); of.Kind() == reflect.Struct {
+		if f, ok := of.Type().FieldByName(name); ok && f.IsExported() {
+			v := of.FieldByIndex(f.Index)
+			if v.Kind() != reflect.Func {
+				return plain(v), nil
+			}
+			out := v.Call(nil)
+			err, _ := reflect.TypeAssert[error](out[1])
+			return plain(out[0]), err
+		}
+	}
+	return nil, fmt.Errorf("can't evaluate field %s in type %T", name, value)
+}
+
 // plain returns a value as templates know it.
-func plain(v reflect.Value) (any, error) {
+func plain(v reflect.Value) any {
 	for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
 		v = v.Elem()
 	}
 	switch {
 	case !v.IsValid():
-		return nil, nil //nolint:nilnil // a value of templates, too
+		return nil
 	case v.CanInt(), v.CanUint():
-		return v.Convert(reflect.TypeFor[int64]()).Int(), nil
+		return v.Convert(reflect.TypeFor[int64]()).Int()
 	case v.Kind() == reflect.String:
-		return v.String(), nil
+		return v.String()
 	case v.Kind() == reflect.Bool:
-		return v.Bool(), nil
-	case v.Kind() == reflect.Func:
-		out := v.Call(nil)
-		if err, failed := reflect.TypeAssert[error](out[1]); failed {
-			return nil, err
-		}
-		return plain(out[0])
+		return v.Bool()
 	}
-	return v.Interface(), nil
+	return v.Interface()
 }
 
 // isTrue reports whether a value is not empty.
@@ -151,34 +154,42 @@ func isTrue(value any) bool {
 	}
 }
 
-// keysOf returns the keys of a map in order, the indexes of a slice, or the numbers below a number, which have no keys.
-func keysOf(over any, keyed bool) (keys []any, err error) {
-	count := int64(0)
-	switch v := reflect.ValueOf(over); v.Kind() {
+// elements returns the elements of a map with their keys, in order, of a slice with their indexes, or the numbers below a number, which have no keys.
+func elements(over any, keyed bool) (iter.Seq2[any, any], error) {
+	v, count := reflect.ValueOf(over), int64(0)
+	at := func(i int64) any { return i }
+	switch v.Kind() {
 	case reflect.Invalid:
 	case reflect.Map:
-		names := v.MapKeys()
-		slices.SortFunc(names, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
-		for _, name := range names {
-			keys = append(keys, name.String())
-		}
+		return ofMap(v), nil
 	case reflect.Slice:
-		count = int64(v.Len())
+		count, at = int64(v.Len()), func(i int64) any { return plain(v.Index(int(i))) }
 	case reflect.Int64:
-		count = v.Int()
-		if keyed {
+		if count = v.Int(); keyed {
 			return nil, fmt.Errorf("can't use %d to iterate over more than one variable", count)
 		}
 	default:
 		return nil, fmt.Errorf("range can't iterate over %v", over)
 	}
-	if count > maxSteps {
-		return nil, errTooLong
+	return func(yield func(key, element any) bool) {
+		for i := range count {
+			if !yield(i, at(i)) {
+				return
+			}
+		}
+	}, nil
+}
+
+func ofMap(v reflect.Value) iter.Seq2[any, any] {
+	return func(yield func(key, element any) bool) {
+		keys := v.MapKeys()
+		slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+		for _, key := range keys {
+			if !yield(key.String(), plain(v.MapIndex(key))) {
+				return
+			}
+		}
 	}
-	for i := range count {
-		keys = append(keys, i)
-	}
-	return keys, nil
 }
 
 // indexOf returns an element.
@@ -190,15 +201,15 @@ func indexOf(of, key any) (any, error) {
 			return nil, fmt.Errorf("key %v of type %T: want text", key, key)
 		}
 		if e := v.MapIndex(reflect.ValueOf(name)); e.IsValid() {
-			return plain(e)
+			return plain(e), nil
 		}
-		return plain(reflect.Zero(v.Type().Elem()))
+		return plain(reflect.Zero(v.Type().Elem())), nil
 	case reflect.Slice, reflect.String:
 		i, ok := key.(int64)
 		if !ok || i < 0 || i >= int64(v.Len()) {
 			return nil, fmt.Errorf("index %v: want a number from 0 to %d", key, v.Len()-1)
 		}
-		return plain(v.Index(int(i)))
+		return plain(v.Index(int(i))), nil
 	}
 	return nil, fmt.Errorf("can't index a value of type %T", of)
 }

@@ -10,6 +10,7 @@
 package template
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -64,7 +65,7 @@ type rendering struct {
 	steps int
 }
 
-// scope is what a template, or the body of a loop, sees: the dot, and the variables, with the last one first.
+// scope has the dot and the variables of a template, or of the body of a loop.
 type scope struct {
 	tree  *parse.Tree
 	dot   any
@@ -75,7 +76,7 @@ type scope struct {
 type variable struct {
 	name  string
 	value any
-	outer *variable
+	outer *variable // declared before it
 }
 
 // with returns the scope with one more variable.
@@ -217,16 +218,15 @@ func (r *rendering) loop(n *parse.RangeNode, s scope) error {
 	if err != nil {
 		return s.at(n.Pipe, err)
 	}
-	keys, err := keysOf(over, len(n.Pipe.Decl) > 1)
+	each, err := elements(over, len(n.Pipe.Decl) > 1)
 	if err != nil {
 		return s.at(n.Pipe, err)
 	}
-	for _, key := range keys {
-		if err := r.step(); err != nil {
-			return s.at(n.Pipe, err)
-		}
-		inner, err := s.element(n.Pipe, over, key)
-		if err != nil {
+	empty := true
+	for key, element := range each {
+		empty = false
+		inner, err := s.inLoop(n.Pipe, key, element)
+		if err = cmp.Or(r.step(), err); err != nil {
 			return s.at(n.Pipe, err)
 		}
 		if err := r.list(n.List, inner); errors.Is(err, errBreak) {
@@ -235,20 +235,14 @@ func (r *rendering) loop(n *parse.RangeNode, s scope) error {
 			return err
 		}
 	}
-	if len(keys) == 0 {
+	if empty {
 		return r.list(n.ElseList, s)
 	}
 	return nil
 }
 
-// element returns what the body of a range sees of an element: one variable has the element, two have its key and it.
-func (s scope) element(p *parse.PipeNode, over, key any) (inner scope, err error) {
-	element := key
-	if _, number := over.(int64); !number {
-		if element, err = indexOf(over, key); err != nil {
-			return s, err
-		}
-	}
+// inLoop returns the scope of a loop's body: one variable has the element, two have its key and it.
+func (s scope) inLoop(p *parse.PipeNode, key, element any) (inner scope, err error) {
 	inner = s
 	inner.dot = element
 	values := []any{key, element}[2-max(len(p.Decl), 1):]

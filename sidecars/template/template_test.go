@@ -27,7 +27,7 @@ type node struct {
 	secret  string
 }
 
-// nodeOfPods is what both engines see in these tests.
+// nodeOfPods returns the data of both engines in these tests.
 func nodeOfPods() node {
 	n := node{Node: "n1", Version: "7", Names: func() ([]string, error) { return []string{"x", "y"}, nil }, secret: "s", Pods: []pod{
 		{meta{Name: "a", IPs: []string{"10.0.0.1", "fd00::1"}, Labels: map[string]string{"app": "cart", "a": "", "z": "last"}}, "cni-1"},

@@ -40,7 +40,7 @@ func readDetails(t testing.TB, pod *corev1.Pod) details {
 	return d
 }
 
-// first is what the first report of a sandbox says: when its containers were started is asked after it.
+// first returns the details of the first report of a sandbox. When its containers were started is asked after that report.
 func (d details) first() details {
 	d.Late = ""
 	return d
